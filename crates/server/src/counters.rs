@@ -64,7 +64,7 @@ impl Sent {
         self.refused.add(datagrams);
     }
 
-    /// The present value.
+    /// Returns the present value.
     pub(crate) fn get(&self) -> u64 {
         self.queued.get().saturating_sub(self.refused.get())
     }
@@ -452,7 +452,7 @@ impl ShardCounters {
         self.drops.add(reason.into(), datagrams);
     }
 
-    /// Everything that came in or began here.
+    /// Returns everything that came in or began here.
     fn total_in(&self) -> u64 {
         let arrivals: u64 = self.arrivals().iter().map(|counter| counter.get()).sum();
         arrivals + self.kernel_relayed() + self.offload.kernel_dropped.get()
@@ -469,7 +469,7 @@ impl ShardCounters {
         [client_in, peer_in, icmp_in, begun]
     }
 
-    /// Everything that went out.
+    /// Returns everything that went out.
     fn total_out(&self) -> u64 {
         let DatagramCounters {
             client_out,
@@ -482,7 +482,7 @@ impl ShardCounters {
         sent + opened.get() + carried.get() + self.kernel_relayed()
     }
 
-    /// What the kernel relayed: it came in and went out.
+    /// Returns what the kernel relayed: it came in and went out.
     fn kernel_relayed(&self) -> u64 {
         self.offload.kernel_to_peers.get() + self.offload.kernel_to_clients.get()
     }

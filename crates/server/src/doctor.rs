@@ -217,7 +217,7 @@ fn of_device(device: &Device, wanted: Xdp, missing: Verdict) -> (Verdict, String
     (verdict, text)
 }
 
-/// Ports that the kernel chooses for others may be relay ports, which are then refused to clients.
+/// Judges whether relay ports are ports that the kernel chooses for others, which are then refused to clients.
 fn of_ports(config: &Config, facts: &Facts) -> (Verdict, String) {
     let range = config.addresses.relay_ports;
     let (min, max) = (range.min.get(), range.max.get());

@@ -30,8 +30,8 @@ const CURRENT: u64 = u64::MAX;
 /// The line by which such a process says on its standard output that it serves.
 const READY: &str = "ready";
 
-/// With `daemon`, starts this program again in a session of its own, waits until it serves, and returns the exit code to end with. In that
-/// other process, and without `daemon`, returns nothing: there the server is to be run.
+/// Starts this program again in a session of its own if `daemon` is given, waits until it serves, and returns the exit code to end with. In that other
+/// process, and without `daemon`, returns nothing: there the server is to be run.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ impl Drop for Settled {
     }
 }
 
-/// The file that was written, if it is one to remove again.
+/// Writes the number, and returns the file that was written, if it is one to remove again.
 pub(crate) fn write_pid_file(
     path: &Path,
     number: u32,
@@ -195,7 +195,7 @@ pub(crate) fn exists(process: &Process) -> Result<(), String> {
     identity(process).map(drop)
 }
 
-/// Whom the process is to become.
+/// Returns whom the process is to become.
 fn identity(process: &Process) -> Result<(Option<Uid>, Option<Gid>), String> {
     let unknown = |what: &str, name: &str| format!("{what}: there is no `{}`", name.escape_debug());
     let refused = |what: &str, error: nix::errno::Errno| format!("{what}: {error}");
@@ -216,8 +216,8 @@ fn identity(process: &Process) -> Result<(Option<Uid>, Option<Gid>), String> {
     Ok((user.map(|user| user.uid), group))
 }
 
-/// User and group of the files that the process is to write to once it is another user; nothing where it stays the same, or becomes one that
-/// there is not, which [`Settled::new`] refuses.
+/// Returns the user and group of the files that the process is to write to once it is another user; nothing where it stays the same, or becomes one that there
+/// is not, which [`Settled::new`] refuses.
 pub(crate) fn owner(process: &Process) -> Option<(u32, u32)> {
     let (user, group) = identity(process).ok()?;
     (user.is_some() || group.is_some()).then(|| {

@@ -25,6 +25,8 @@ impl Random for Randomness {
     }
 }
 
+/// Fills `bytes` by `getrandom(2)`.
+///
 /// # Panics
 ///
 /// When the kernel gives no randomness. Going on with something predictable would break every nonce and port that

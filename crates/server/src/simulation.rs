@@ -336,12 +336,12 @@ impl Shard {
         self.relay.announce_roamers();
     }
 
-    /// The number that a data path keeps beside a socket for datagrams of clients.
+    /// Returns the number that a data path keeps beside a socket for datagrams of clients.
     pub fn datagrams_token() -> u64 {
         Token::ClientDatagrams.to_u64()
     }
 
-    /// The number that a data path keeps beside a relay socket that allocations share.
+    /// Returns the number that a data path keeps beside a relay socket that allocations share.
     pub fn shared_relay_token() -> u64 {
         Token::SharedRelay.to_u64()
     }

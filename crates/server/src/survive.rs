@@ -93,7 +93,7 @@ impl Survival {
         self.kept.get(Word::Relays) > 1
     }
 
-    /// The keys of all relays. That of nonces is derived from the secret that is configured now, if there is one.
+    /// Returns the keys of all relays. That of nonces is derived from the secret that is configured now, if there is one.
     pub(crate) fn keys(&self, config: &Config) -> KeyRing {
         let mut keys = self.kept.keys.clone();
         keys.follow(config);

@@ -33,7 +33,7 @@ use crate::tls::Certificates;
 /// Bytes that the receive buffers of busy relay sockets may take together.
 pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
 
-/// The backend to run, and a line that says why it was chosen.
+/// Returns the backend to run, and a line that says why it was chosen.
 pub(crate) fn backend(chosen: Option<Backend>) -> (Backend, String) {
     match chosen {
         Some(backend) => (backend, format!("data path: {backend}, as configured")),
@@ -51,7 +51,7 @@ pub(crate) fn accepting(config: &Config) -> io::Result<Accepting> {
     Accepting::new(datapath.accept, datapath.shards.get().into())
 }
 
-/// The data path of one shard.
+/// Returns the data path of one shard.
 pub(crate) fn datapath(
     config: &Config,
     backend: Backend,

@@ -10,7 +10,7 @@ use turnbuckle_sys::steering::{Instruction, steer};
 
 const SHARDS: usize = 4;
 
-/// Sockets of one address, in the order of their numbers.
+/// Opens sockets of one address, in the order of their numbers.
 fn group() -> Vec<UdpSocket> {
     let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
     let open = |_| {

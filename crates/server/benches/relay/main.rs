@@ -113,7 +113,7 @@ fn main() -> Result<(), lexopt::Error> {
     Ok(())
 }
 
-/// All rounds; the first, which warms caches and neighbours, counts only if it is the only one.
+/// Measures all rounds; the first, which warms caches and neighbours, counts only if it is the only one.
 fn measure(options: &Options) -> io::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for case in [Case::GroBuffers, Case::Singly] {
@@ -174,7 +174,7 @@ fn measure_one(
     Ok(reading)
 }
 
-/// The relay itself, on one CPU and outside the scheduling group of whoever started the bench, as the forwarder is.
+/// Returns the command for the relay itself, on one CPU and outside the scheduling group of whoever started the bench, as the forwarder is.
 fn serve() -> Command {
     let mut command = Command::new("setsid");
     // A new session begins a new scheduling group, so the order matters.
@@ -195,7 +195,7 @@ fn serve() -> Command {
     command
 }
 
-/// The release binary beside this bench, in the target folder.
+/// Returns the release binary beside this bench, in the target folder.
 fn turnbuckle() -> PathBuf {
     let mut path = std::env::current_exe().unwrap_or_default();
     path.pop();
@@ -299,7 +299,7 @@ impl Sample {
     }
 }
 
-/// Median and range of what both programs cost, and of the difference within each round.
+/// Says the median and range of what both programs cost, and of the difference within each round.
 fn report(samples: &[Sample]) -> String {
     let mut text = "| case | clients | forwarder M/s | relay M/s | forwarder ns | relay ns | added ns, median [min-max] |\n".to_owned();
     text += "|---|---|---|---|---|---|---|\n";
@@ -335,7 +335,7 @@ fn report(samples: &[Sample]) -> String {
     text
 }
 
-/// Median, least and greatest.
+/// Returns the median, the least and the greatest of values.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);

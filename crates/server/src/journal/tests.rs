@@ -190,7 +190,7 @@ fn ended() -> impl Strategy<Value = Change> {
     })
 }
 
-/// Every change that a rebuild needs.
+/// Returns a strategy that makes every change that a rebuild needs.
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         created(),
@@ -261,7 +261,7 @@ fn written(changes: &[Change]) -> Vec<u8> {
     bytes
 }
 
-/// What a change says, and the key of a token, which `Debug` leaves out.
+/// Returns what a change says, and the key of a token, which `Debug` leaves out.
 fn said(change: &Change) -> (String, Option<[u8; 20]>) {
     let key = match change {
         Change::Created(created) => created.user.record().mac_key,
@@ -335,7 +335,7 @@ fn a_journal_without_one_of_its_records_is_refused() {
     assert_eq!(decode(&bytes, bytes.len()).unwrap_err(), Refused::Sequence);
 }
 
-/// An engine without allocations.
+/// Makes an engine without allocations.
 fn engine() -> Engine<Randomness> {
     let machine = Machine::discover().unwrap();
     let options = ["--user=a:b".into()];
@@ -349,7 +349,7 @@ fn engine() -> Engine<Randomness> {
     Engine::new(engine, commons, Randomness::of_system())
 }
 
-/// Segments whose word is in memory of their own.
+/// Makes segments whose word is in memory of their own.
 fn segments() -> Segments {
     let memory = memfd_create("words", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memory, 8).unwrap();
@@ -462,7 +462,7 @@ fn a_journal_that_cannot_be_begun_leaves_what_was_on_record() {
     assert_eq!(segments.read().unwrap().len(), 1);
 }
 
-/// The same segments, which cannot be written by these.
+/// Returns segments like these that cannot be written.
 fn read_only(segments: &Segments) -> Segments {
     let files = segments.files.each_ref();
     let files = files.map(|file| File::open(path_of_descriptor(file.as_raw_fd())).unwrap());

@@ -82,7 +82,7 @@ impl Sessions {
         }
     }
 
-    /// Which lines are wanted.
+    /// Returns which lines are wanted.
     pub(super) fn wanted(&self) -> Lines {
         self.wanted
     }

@@ -416,7 +416,7 @@ impl Publisher {
 }
 
 impl Drop for Publisher {
-    /// A shard that fails leaves nothing behind that the kernel would go on to relay.
+    /// Revokes all routes, so that a shard that fails leaves nothing behind that the kernel would go on to relay.
     fn drop(&mut self) {
         // mutant: shards-fail-without-revoking
         self.revoke_all();

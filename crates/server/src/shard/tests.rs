@@ -37,7 +37,7 @@ const DATAGRAMS: usize = 8;
 /// Turns that a round may take.
 const TURNS_MAX: usize = 1000;
 
-/// An address of loopback that no other process uses.
+/// Returns an address of loopback that no other process uses.
 fn loopback(port: u16) -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 64 | high & 63, middle, low], port))
@@ -58,7 +58,7 @@ fn configuration(arguments: &[String]) -> Config {
     loaded.config
 }
 
-/// What a shard that is alone begins with.
+/// Returns what a shard that is alone begins with.
 fn plan(config: &Config) -> Plan {
     let keys = KeyRing::new(config);
     let engine = Arc::new(translate::engine(config, &keys).unwrap());
@@ -146,7 +146,7 @@ impl OneShard {
     }
 }
 
-/// A Send indication to `peer`, in `buffer`.
+/// Writes a Send indication to `peer` into `buffer`, and returns its length.
 fn send_indication(buffer: &mut [u8], peer: SocketAddr) -> usize {
     let id = TransactionId::new([7; 12]);
     let mut writer = MessageWriter::new(buffer, Class::Indication, Method::SEND, id);

@@ -4,7 +4,7 @@ use crate::counters::HubDrop;
 use turnbuckle_datapath::{Received, Run};
 use turnbuckle_wire::{ChannelData, Demux, classify, padding_len};
 
-/// What a first byte announces, by UDP and on connections alike. ChannelData reaches to 127 as in RFC 5766 §11: which numbers may be bound the
+/// Returns what a first byte announces, by UDP and on connections alike. ChannelData reaches to 127 as in RFC 5766 §11: which numbers may be bound the
 /// engine knows, and what is not bound is dropped there under one reason.
 #[inline]
 pub(crate) fn protocol(first: u8) -> Demux {
@@ -154,7 +154,7 @@ pub(crate) fn cut(run: Run, count: usize) -> (Run, usize) {
     (first, run.count - count)
 }
 
-/// Bytes that a channel message with so much payload takes in a stream (RFC 8656 §12.5).
+/// Returns how many bytes a channel message with so much payload takes in a stream (RFC 8656 §12.5).
 fn padded_len(payload_len: usize) -> usize {
     ChannelData::HEADER_LEN + payload_len + padding_len(payload_len)
 }

@@ -36,7 +36,7 @@ const HTTP: &[u8] = b"http/1.1";
 /// The set that new connections begin with; shared by all shards. It is locked once per handshake and per renewal.
 pub(crate) type CurrentTls = Arc<RwLock<Arc<ServerConfig>>>;
 
-/// The set in use now.
+/// Returns the set in use now.
 pub(crate) fn current(tls: &CurrentTls) -> Arc<ServerConfig> {
     Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner))
 }
@@ -84,17 +84,17 @@ impl Certificates {
         })
     }
 
-    /// What shards share for TLS, if it is spoken.
+    /// Returns what shards share for TLS, if it is spoken.
     pub(crate) fn shared(&self) -> Option<CurrentTls> {
         self.current.clone()
     }
 
-    /// What shards share for DTLS, if it is spoken.
+    /// Returns what shards share for DTLS, if it is spoken.
     pub(crate) fn shared_dtls(&self) -> Option<CurrentDtls> {
         self.current_dtls.clone()
     }
 
-    /// What shards share for QUIC, if it is spoken.
+    /// Returns what shards share for QUIC, if it is spoken.
     pub(crate) fn shared_quic(&self) -> Option<CurrentTls> {
         self.current_quic.clone()
     }
@@ -207,7 +207,7 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
         .collect()
 }
 
-/// Everything that a handshake needs.
+/// Returns everything that a handshake needs.
 fn server_config(
     config: &Tls,
     (certificate_file, key_file): (&Path, &Path),
@@ -283,7 +283,7 @@ fn versions(config: &Tls) -> &'static [&'static SupportedProtocolVersion] {
     }
 }
 
-/// AWS-LC with the suites and groups that are wanted, in the order in which they are wanted.
+/// Returns AWS-LC with the suites and groups that are wanted, in the order in which they are wanted.
 fn provider(config: &Tls) -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     let suites = config.cipher_suites.iter();
@@ -296,7 +296,7 @@ fn provider(config: &Tls) -> CryptoProvider {
     provider
 }
 
-/// The suite with one of the names of the configuration's list.
+/// Returns the suite with one of the names of the configuration's list.
 fn suite(name: &str) -> Option<SupportedCipherSuite> {
     use aws_lc_rs::cipher_suite as suites;
     Some(match name {
@@ -313,13 +313,13 @@ fn suite(name: &str) -> Option<SupportedCipherSuite> {
     })
 }
 
-/// The name of a suite in the configuration's list.
+/// Returns the name of a suite in the configuration's list.
 pub(crate) fn suite_name(suite: CipherSuite) -> Option<&'static str> {
     let mut names = CIPHER_SUITES.into_iter();
     names.find(|name| self::suite(name).is_some_and(|known| known.suite() == suite))
 }
 
-/// The group with one of the names of the configuration's list.
+/// Returns the group with one of the names of the configuration's list.
 fn group(name: &str) -> Option<&'static dyn SupportedKxGroup> {
     use aws_lc_rs::kx_group as groups;
     Some(match name {

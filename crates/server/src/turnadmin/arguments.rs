@@ -204,7 +204,7 @@ fn number(text: &str) -> Result<u64, Failure> {
     })
 }
 
-/// coturn's preparation of names, realms and passwords: a soft hyphen is left out, a no-break space is a space, control characters are refused.
+/// Prepares a name, a realm or a password as coturn does: a soft hyphen is left out, a no-break space is a space, control characters are refused.
 fn prepared(what: &str, text: &str) -> Result<String, Failure> {
     if text.chars().any(char::is_control) {
         return Err(Failure::Refused(format!(
@@ -215,7 +215,7 @@ fn prepared(what: &str, text: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What lexopt says, without the values, which may be passwords.
+/// Returns what lexopt says, without the values, which may be passwords.
 fn wrong(error: lexopt::Error) -> Failure {
     Failure::Usage(match error {
         lexopt::Error::MissingValue {

@@ -142,7 +142,7 @@ impl Arguments {
         Ok(String::new())
     }
 
-    /// The rows of the realm, or of all realms if none is given, in order.
+    /// Returns the rows of the realm, or of all realms if none is given, in order.
     fn list(&self, listing: Listing, line: impl Fn(&Listed) -> String) -> Result<String, Failure> {
         let realm = self.realm.as_deref().filter(|realm| !realm.is_empty());
         self.lines(listing, realm, line)
@@ -176,7 +176,7 @@ impl Arguments {
     }
 }
 
-/// MD5 of `user:realm:password` in hexadecimal digits (RFC 8489 §9.2.2).
+/// Returns the MD5 hash of `user:realm:password` in hexadecimal digits (RFC 8489 §9.2.2).
 fn user_key(user: &str, realm: &str, password: &[u8]) -> String {
     hexadecimal(&long_term_key_md5(
         user.as_bytes(),
@@ -197,7 +197,7 @@ fn missing(what: &str) -> Failure {
     ))
 }
 
-/// A name that coturn's server accepts from a client too: without blanks, quotes and backslashes.
+/// Returns a name that coturn's server accepts from a client too; refuses one with blanks, quotes or backslashes.
 fn storable(name: &str) -> Result<&str, Failure> {
     if name.contains([' ', '\t', '\'', '"', '\\']) {
         return Err(Failure::Refused(format!(
@@ -208,7 +208,7 @@ fn storable(name: &str) -> Result<&str, Failure> {
     Ok(name)
 }
 
-/// A secret as the text that it came as.
+/// Returns a secret as the text that it came as.
 fn said(secret: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(secret)
         .ok()

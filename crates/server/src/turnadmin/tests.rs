@@ -9,7 +9,7 @@ impl Turndb {
         Self(tempfile::tempdir().expect("a directory"))
     }
 
-    /// What the command prints and its exit code; complaints follow what was printed.
+    /// Returns what the command prints and its exit code; complaints follow what was printed.
     fn run(&self, arguments: &str) -> (String, u8) {
         let file = self.0.path().join("turndb");
         let file = file.to_str().expect("UTF-8");

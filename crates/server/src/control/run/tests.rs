@@ -65,12 +65,12 @@ struct Running {
 }
 
 impl Running {
-    /// `host`, which is below 16, stands for an address of loopback that no other test of this process uses.
+    /// Starts a relay. `host`, which is below 16, stands for an address of loopback that no other test of this process uses.
     fn start(host: u8, options: &[&str]) -> Self {
         Self::start_with(host, options, |_| None)
     }
 
-    /// A relay with a journal for each shard, and without a keeper.
+    /// Starts a relay with a journal for each shard, and without a keeper.
     fn start_with_journals(host: u8, options: &[&str]) -> Self {
         Self::start_with(host, options, |config| Some(Survival::alone(config)))
     }
@@ -232,7 +232,7 @@ impl Call {
         }
     }
 
-    /// A datagram each way.
+    /// Sends a datagram each way, and fails unless both arrive.
     fn goes_on(&mut self, running: &mut Running) {
         self.client.send_channel_data(channel(), b"there");
         running.until(|| self.peer.recv(&mut [0; 64]).ok());

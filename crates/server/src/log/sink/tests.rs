@@ -24,7 +24,7 @@ fn settings(folder: &Path) -> Settings {
     }
 }
 
-/// An entry of now.
+/// Returns an entry of now.
 pub(super) fn entry(message: &str) -> Arc<Entry> {
     Arc::new(Entry {
         level: Level::Info,
@@ -210,7 +210,7 @@ fn a_name_stays_in_its_member_of_the_json_and_comes_out_as_it_was() {
     );
 }
 
-/// The header's fields, the parameters of the one element, and the message, by the grammar of RFC 5424 §6.
+/// Returns the header's fields, the parameters of the one element, and the message, by the grammar of RFC 5424 §6.
 fn parse_rfc5424(record: &str) -> (Vec<&str>, BTreeMap<String, String>, &str) {
     let mut rest = record;
     let header: Vec<&str> = (0..6)
@@ -275,7 +275,7 @@ fn a_name_stays_in_its_parameter_of_the_structured_data() {
     assert_eq!((header[5], parameters.len(), message), ("-", 0, "a line"));
 }
 
-/// The fields of a datagram of the journal's own protocol.
+/// Returns the fields of a datagram of the journal's own protocol.
 fn parse_journal(mut datagram: &[u8]) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     while !datagram.is_empty() {

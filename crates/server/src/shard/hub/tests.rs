@@ -51,12 +51,12 @@ impl Front for Noted {
     }
 }
 
-/// A hub whose listener is at 192.0.2.1, port 3478.
+/// Returns a hub whose listener is at 192.0.2.1, port 3478.
 pub(in crate::shard) fn hub() -> Hub {
     hub_with(|_| {})
 }
 
-/// The same with other settings of its engine.
+/// Makes a hub as [`hub`] does, with other settings of its engine.
 pub(in crate::shard) fn hub_with(change: impl FnOnce(&mut EngineConfig)) -> Hub {
     let arguments = [
         "--realm=example.org",

@@ -11,7 +11,7 @@ use super::several::{Client, Several, Turns as _};
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// A client allocates a relay of this protocol, with no ticket.
+/// Allocates a relay of this protocol for a client, with no ticket.
 fn allocate(shards: &mut Several, client: &mut Client, protocol: u8) {
     let answer = client.request(shards, Method::ALLOCATE, |writer| {
         writer.requested_transport(protocol);
@@ -19,8 +19,8 @@ fn allocate(shards: &mut Several, client: &mut Client, protocol: u8) {
     answer.expect(200);
 }
 
-/// The attacker's control connection and peer data connection are at shard `data`; what it moved, and a connection of a victim, at
-/// shard 0; and the connection that it comes to shard 1 on has the number that the victim's has at shard 0.
+/// Fails unless a victim is left alone. The attacker's control connection and peer data connection are at shard `data`; what it moved, and a connection of a
+/// victim, at shard 0; and the connection that it comes to shard 1 on has the number that the victim's has at shard 0.
 fn the_victim_is_left_alone(count: u16, data: usize) {
     let mut shards = Several::start(count, &[]);
     let peer = shards.listening_peer();
@@ -88,7 +88,7 @@ fn a_client_who_has_moved_takes_no_connection_along_to_a_third_shard() {
     the_victim_is_left_alone(3, 2);
 }
 
-/// A client by TCP at shard 1, of an allocation at shard 0 with a channel to `peer`, and where that is relayed.
+/// Returns a client by TCP at shard 1, of an allocation at shard 0 with a channel to `peer`, and where that is relayed.
 fn moved_to_shard_1(shards: &mut Several, peer: &UdpSocket) -> (Client, SocketAddr) {
     let mut owner = shards.datagrams(0, "mallory");
     let answer = owner.allocate(shards);

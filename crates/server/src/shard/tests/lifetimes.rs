@@ -7,7 +7,7 @@ use turnbuckle_wire::Method;
 
 use super::several::Several;
 
-/// The classes of sessions that have ended, but for those that are empty, and how long they have lasted in all.
+/// Returns the classes of sessions that have ended, but for those that are empty, and how long they have lasted in all.
 fn lifetimes(shards: &Several) -> (BTreeMap<&'static str, u64>, u64) {
     let (mut classes, mut ms) = (BTreeMap::new(), 0);
     shards

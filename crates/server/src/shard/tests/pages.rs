@@ -11,7 +11,7 @@ use crate::shard::pages::{PLACES_PER_TURN, SESSIONS_PER_TURN};
 /// More than one page, and more than one turn looks at.
 const SESSIONS: usize = SESSIONS_PER_PAGE_MAX + 44;
 
-/// One shard with clients that have allocations.
+/// Returns one shard with clients that have allocations.
 fn crowd() -> (Several, Vec<Client>) {
     let mut shards = Several::start(1, &[]);
     let mut clients = Vec::new();

@@ -60,7 +60,8 @@ struct OneOfSeveral {
 }
 
 impl Several {
-    /// So many shards, with addresses and ports that no other shards of this process have: what comes to a port is shared out among all that listen there.
+    /// Starts so many shards, with addresses and ports that no other shards of this process have: what comes to a port is shared out among all that listen
+    /// there.
     pub(super) fn start(count: u16, options: &[&str]) -> Self {
         let number = STARTED.fetch_add(1, Relaxed);
         let (group, [_, host]) = (number / 4, (number % 4).to_be_bytes());
@@ -168,14 +169,14 @@ impl Several {
         }
     }
 
-    /// One turn of each shard.
+    /// Makes one turn of each shard.
     pub(super) fn turn(&mut self) {
         for index in 0..self.shards.len() {
             self.turn_shard(index);
         }
     }
 
-    /// One turn of one shard, while the others stand still.
+    /// Makes one turn of one shard, while the others stand still.
     pub(super) fn turn_shard(&mut self, index: usize) {
         let shard = &mut self.shards[index];
         let timeout = Some(Duration::from_micros(200));
@@ -215,12 +216,12 @@ impl Several {
         events
     }
 
-    /// How long a shard may wait before it has something to do.
+    /// Returns how long a shard may wait before it has something to do.
     pub(super) fn timeout(&self, shard: usize) -> Option<Duration> {
         self.shards[shard].relay.timeout()
     }
 
-    /// Allocations that a shard has.
+    /// Returns how many allocations a shard has.
     pub(super) fn allocations(&self, shard: usize) -> u64 {
         self.shards[shard].counters.engine.allocations.get()
     }
@@ -232,7 +233,7 @@ impl Several {
         }
     }
 
-    /// A client of this user by UDP, at a shard.
+    /// Makes a client of this user by UDP, at a shard.
     pub(super) fn datagrams(&self, shard: usize, user: &'static str) -> Client {
         Client::by_datagrams(self.listeners[shard], user)
     }
@@ -271,22 +272,22 @@ impl Several {
         self.turn_shard_until(0, |shards| shards.sent_to_peers_by(0) >= count);
     }
 
-    /// The address that peers have.
+    /// Returns the address that peers have.
     pub(super) fn peer_ip(&self) -> IpAddr {
         self.listeners[0].ip()
     }
 
-    /// A connection to a shard, of nobody yet.
+    /// Opens a connection to a shard, of nobody yet.
     pub(super) fn stream(&self, shard: usize) -> TcpStream {
         TcpStream::connect(self.listeners[shard]).unwrap()
     }
 
-    /// Messages that clients have sent to a shard.
+    /// Returns how many messages clients have sent to a shard.
     pub(super) fn client_in(&self, shard: usize) -> u64 {
         self.shards[shard].counters.datagrams.client_in.get()
     }
 
-    /// A client of this user by TCP, at a shard, which has taken the connection.
+    /// Makes a client of this user by TCP, at a shard, which has taken the connection.
     pub(super) fn connection(&mut self, shard: usize, user: &'static str) -> Client {
         let mut client = Client::by_connection(self.listeners[shard], user);
         // The answer shows that it has been taken.
@@ -294,7 +295,7 @@ impl Several {
         client
     }
 
-    /// A connection at a shard, which has taken it while the others stand still.
+    /// Makes a client of this user by TCP, at a shard, which has taken the connection while the others stand still.
     pub(super) fn connection_alone(&mut self, shard: usize, user: &'static str) -> Client {
         let before = self.connections_of(shard);
         let client = Client::by_connection(self.listeners[shard], user);
@@ -304,12 +305,12 @@ impl Several {
         client
     }
 
-    /// What all shards have counted. Whoever asks has let them settle.
+    /// Returns what all shards have counted. Whoever asks has let them settle.
     pub(super) fn accounting(&self) -> Accounting {
         Accounting::of(self.shards.iter().map(|shard| &*shard.counters))
     }
 
-    /// A socket for a peer.
+    /// Returns a socket for a peer.
     pub(super) fn peer(&self) -> UdpSocket {
         let socket = UdpSocket::bind((self.listeners[0].ip(), 0)).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -342,7 +343,7 @@ impl Several {
         panic!("it did not happen in {TURNS_MAX} turns");
     }
 
-    /// Connections that a shard has taken, and that have ended.
+    /// Returns how many connections a shard has taken, and how many have ended.
     pub(super) fn connections_of(&self, shard: usize) -> (u64, u64) {
         let connections = &self.shards[shard].counters.connections;
         let ended = connections.closes.iter().map(Counter::get).sum();
@@ -359,17 +360,17 @@ impl Several {
         relay.stop();
     }
 
-    /// Clients of a shard that come to others, and names of its own clients that others have been told.
+    /// Returns how many clients of a shard come to others, and how many names of its own clients others have been told.
     pub(super) fn roamers_of(&self, shard: usize) -> (usize, usize) {
         self.shards[shard].relay.roamers()
     }
 
-    /// Datagrams that a shard has sent to peers.
+    /// Returns how many datagrams a shard has sent to peers.
     pub(super) fn sent_to_peers_by(&self, shard: usize) -> u64 {
         self.shards[shard].counters.datagrams.peer_out.get()
     }
 
-    /// Messages that a shard has read from clients.
+    /// Returns how many messages a shard has read from clients.
     pub(super) fn received_by(&self, shard: usize) -> u64 {
         self.shards[shard].counters.datagrams.client_in.get()
     }
@@ -416,7 +417,7 @@ impl Reply {
         Message::parse(&self.0).unwrap()
     }
 
-    /// 200 for success.
+    /// Returns the error code, 200 for success.
     pub(crate) fn code(&self) -> u16 {
         let message = self.message();
         match message.class() {
@@ -440,7 +441,7 @@ impl Reply {
 }
 
 impl Client {
-    /// By UDP.
+    /// Makes a client that comes by UDP.
     pub(crate) fn by_datagrams(server: SocketAddr, user: &'static str) -> Self {
         let socket = UdpSocket::bind((server.ip(), 0)).unwrap();
         socket.connect(server).unwrap();
@@ -448,7 +449,7 @@ impl Client {
         Self::new(Link::Datagrams(socket), user)
     }
 
-    /// By TCP.
+    /// Makes a client that comes by TCP.
     pub(crate) fn by_connection(server: SocketAddr, user: &'static str) -> Self {
         let socket = TcpStream::connect(server).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -465,7 +466,7 @@ impl Client {
         }
     }
 
-    /// A request with credentials.
+    /// Returns a request with credentials.
     pub(crate) fn signed(
         &mut self,
         method: Method,
@@ -492,7 +493,7 @@ impl Client {
         buffer[..len].to_vec()
     }
 
-    /// A request to come back to what the ticket is for.
+    /// Returns a request to come back to what the ticket is for.
     pub(crate) fn signed_resume(&mut self, ticket: &[u8]) -> Vec<u8> {
         self.signed(Method::REFRESH, |writer| {
             writer.mobility_ticket(ticket);
@@ -618,7 +619,7 @@ impl Client {
         }
     }
 
-    /// So many bytes of a stream that has no messages any more.
+    /// Reads so many bytes of a stream that has no messages any more.
     pub(crate) fn read(&mut self, shards: &mut impl Turns, len: usize) -> Vec<u8> {
         let Link::Connection(socket, unread) = &mut self.link else {
             panic!("no stream");

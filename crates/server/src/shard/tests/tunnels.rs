@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// The status of the next answer, which is taken out.
+    /// Returns the status of the next answer, which is taken out.
     fn status(&mut self) -> Option<u16> {
         self.read();
         let end = self.came.windows(4).position(|it| it == b"\r\n\r\n")?;
@@ -69,7 +69,7 @@ impl Client {
     }
 }
 
-/// A shard whose users a database may have, and the questions that it has been asked.
+/// Starts a shard whose users a database may have, and returns the questions that it has been asked too.
 fn asking() -> (Several, Arc<Mutex<Vec<Question>>>, SharedBounds) {
     let mut shards = Several::start(1, &["--masque=plain"]);
     shards.reconfigure(|engine| engine.auth.asks = Asks::Users);

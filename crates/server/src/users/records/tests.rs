@@ -37,7 +37,7 @@ impl Database {
     }
 }
 
-/// A database with these rows, on a file that goes with the directory.
+/// Returns a database with these rows, on a file that goes with the directory.
 fn database(rows: &str) -> (tempfile::TempDir, Database) {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("turndb");

@@ -28,7 +28,7 @@ impl Call {
     }
 }
 
-/// Calls by UDP of one user, some at each of two shards.
+/// Makes calls by UDP of one user, some at each of two shards.
 fn calls(running: &mut Running, count: usize) -> Vec<Call> {
     let server = running.server;
     let calls = (0..count).map(|_| {
@@ -41,7 +41,7 @@ fn calls(running: &mut Running, count: usize) -> Vec<Call> {
     calls
 }
 
-/// What all shards have dropped.
+/// Returns what all shards have dropped.
 fn drops(counters: &[Arc<ShardCounters>]) -> u64 {
     Accounting::of(counters.iter().map(|counters| &**counters)).total_drops()
 }
@@ -167,7 +167,7 @@ fn before_repeated_panics_end_the_process_a_shard_goes_on_once_without_its_calls
     );
 }
 
-/// A mobile client that has moved to the other shard, with a channel to its peer.
+/// Makes a mobile client that has moved to the other shard, with a channel to its peer.
 fn moved(running: &mut Running) -> (Call, usize) {
     let mut client = Client::by_datagrams(running.server, "alice");
     let before = running.allocations();

@@ -23,7 +23,7 @@ const ALPN: &[u8] = b"\x09stun.turn\x12stun.nat-discovery";
 /// The set that new sessions begin with; shared by all shards.
 pub(crate) type CurrentDtls = Arc<RwLock<SslContext>>;
 
-/// Everything that a handshake needs.
+/// Makes everything that a handshake needs.
 ///
 /// # Errors
 ///

@@ -180,7 +180,7 @@ pub(crate) enum Progress {
 }
 
 impl OpensslSession {
-    /// As [`Opening::open`].
+    /// Makes a session as [`Opening::open`] does.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl DtlsSession for OpensslSession {
         })
     }
 
-    /// OpenSSL keeps the time of a flight itself: one second, then twice as long each time.
+    /// Sends the last flight again if its time has come, which OpenSSL keeps itself: one second, then twice as long each time.
     fn retransmit(&mut self, _now: Time, wire: &mut Wire) -> Progress {
         wire.is_read = true;
         self.with(wire, |session| {

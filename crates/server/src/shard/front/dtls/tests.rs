@@ -31,7 +31,7 @@ const LIMITS: DtlsLimits = DtlsLimits {
     sessions: 6,
 };
 
-/// Limits of 100 sessions, and of `per_source` without an allocation from one source.
+/// Returns limits of 100 sessions, and of `per_source` without an allocation from one source.
 fn a_hundred(per_source: usize) -> DtlsLimits {
     let total = 100;
     DtlsLimits {
@@ -126,7 +126,7 @@ impl Server {
         Self::new(&CONTEXTS[0].0)
     }
 
-    /// What it answers to a datagram, work on handshakes included.
+    /// Returns what it answers to a datagram, work on handshakes included.
     fn hear(&mut self, from: Address, datagram: &[u8]) -> (Arrival, Vec<Vec<u8>>) {
         self.plain.clear();
         let arrival = self
@@ -206,7 +206,7 @@ impl Client {
         }
     }
 
-    /// What it says next.
+    /// Returns what it says next.
     fn said(&mut self) -> Vec<Vec<u8>> {
         let _ = self.tls.do_handshake();
         let wire = self.tls.get_mut();

@@ -58,7 +58,7 @@ pub(super) struct Came {
 }
 
 impl Http3 {
-    /// A connection that serves tunnels, or rejects each request.
+    /// Returns a connection that serves tunnels, or rejects each request.
     pub(super) fn new(serves: bool) -> Self {
         Self {
             server: match serves {

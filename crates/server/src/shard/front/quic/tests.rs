@@ -20,7 +20,7 @@ fn front(counters: &Arc<ShardCounters>) -> (QuicFront, Ids) {
     (front, ids)
 }
 
-/// The same, which serves tunnels if it has a resolver, and its certificate.
+/// Makes a front as [`front`] does, which serves tunnels if it has a resolver, and returns its certificate too.
 fn front_with(
     resolver: Option<Resolver>,
     counters: &Arc<ShardCounters>,
@@ -64,7 +64,7 @@ fn from(address: [u8; 4], port: u16) -> ClientTuple {
     ClientTuple::udp(LISTENER, SocketAddr::from((address, port)))
 }
 
-/// A datagram of a version that is not spoken, which is answered with the one that is.
+/// Returns a datagram of a version that is not spoken, which is answered with the one that is.
 fn of_unknown_version() -> Vec<u8> {
     let mut bytes = vec![0; 1200];
     bytes[..7].copy_from_slice(&[0xc0, 0xfa, 0xce, 0xb0, 0x0c, 8, 1]);
@@ -158,7 +158,7 @@ fn only_a_client_with_an_allocation_and_no_connection_sends_channel_data_alone()
     assert_eq!(off.sight(client, false), Sight::Nothing);
 }
 
-/// How many datagrams of connections wait for a turn, how many were lost because of that, and how many were handled.
+/// Returns how many datagrams of connections wait for a turn, how many were lost because of that, and how many were handled.
 fn fates(front: &QuicFront, counters: &Arc<ShardCounters>) -> [u64; 3] {
     let quic = front.quic.as_ref().unwrap();
     let lost = Accounting::of([&**counters]).dropped("quic_backlog");

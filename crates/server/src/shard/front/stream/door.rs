@@ -524,7 +524,7 @@ fn end(connection: &mut StreamConnection, reason: CloseReason, tx: &mut SendQueu
     tx.close_stream(connection.id);
 }
 
-/// The reason under which a capsule counts that is passed over.
+/// Returns the reason under which a capsule counts that is passed over.
 fn passed(why: Passed) -> StreamDrop {
     match why {
         Passed::UnknownCapsule => StreamDrop::CapsuleUnknown,

@@ -105,7 +105,7 @@ mod tests {
         bytes
     }
 
-    /// The messages in `pieces`, each given behind what was left of those before, as a connection is read.
+    /// Returns the messages in `pieces`, each given behind what was left of those before, as a connection is read.
     fn messages(pieces: &[&[u8]]) -> Result<Vec<Vec<u8>>, StreamDrop> {
         let mut kept = Vec::new();
         let mut found = Vec::new();

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::shard::front::stream::frame::Frame;
 
-    /// A channel message with `len` bytes of data.
+    /// Returns a channel message with `len` bytes of data.
     fn channel_data(len: u16) -> Vec<u8> {
         let mut message = vec![0x40, 0x00];
         message.extend_from_slice(&len.to_be_bytes());

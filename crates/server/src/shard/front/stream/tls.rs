@@ -334,7 +334,7 @@ mod tests {
             Ok(())
         }
 
-        /// What the client has to say.
+        /// Returns what the client has to say.
         fn said(&mut self) -> Vec<u8> {
             let mut said = Vec::new();
             while self.client.wants_write() {

@@ -85,7 +85,7 @@ impl<'a> Memory<'a> for Nothing {
     }
 }
 
-/// The status that a user is answered whom no table has.
+/// Returns the status that a user is answered whom no table has.
 fn status(are_users_due: bool) -> u16 {
     let mut hub = hub_with(|engine| engine.answers.are_users_due = are_users_due);
     let counters = Arc::clone(&hub.counters);

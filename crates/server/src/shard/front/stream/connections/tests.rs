@@ -24,7 +24,7 @@ fn second(n: u64) -> Time {
     Time::from_secs(1000 + n)
 }
 
-/// What is closed at `now`.
+/// Returns what is closed at `now`.
 fn closed(
     connections: &mut Connections,
     now: Time,
@@ -128,7 +128,7 @@ fn a_data_connection_may_be_idle_for_ever_until_one_side_has_ended_what_it_sends
     );
 }
 
-/// Limits of `total` connections and of `per_source` from one source.
+/// Makes a table of at most `total` connections, and of `per_source` from one source.
 fn crowded(total: usize, per_source: usize) -> Connections {
     Connections::new(BookLimits {
         crowd: CrowdLimits { total, per_source },
