@@ -148,7 +148,7 @@ fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Columns for help texts: the terminal's, at least 60 and at most 100.
+/// Returns the columns for help texts: the terminal's, at least 60 and at most 100.
 fn width() -> usize {
     let columns =
         rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col));
@@ -159,7 +159,7 @@ fn width() -> usize {
     }
 }
 
-/// The line that `--version` prints.
+/// Returns the line that `--version` prints.
 fn version() -> String {
     format!("turnbuckle {}\n", env!("CARGO_PKG_VERSION"))
 }

@@ -87,7 +87,7 @@ fn relay(
     }
 }
 
-/// The log, and what is wrong with its file: like coturn it goes to standard output alone then.
+/// Opens the log, and says what is wrong with its file: like coturn it goes to standard output alone then.
 fn open_log(settings: &Log, process: &Process) -> anyhow::Result<(Sink, Option<String>)> {
     let error = match Sink::open(settings, process, Persona::Turnserver) {
         Ok(sink) => return Ok((sink, None)),
@@ -109,7 +109,7 @@ fn open_log(settings: &Log, process: &Process) -> anyhow::Result<(Sink, Option<S
     Ok((sink, Some(complaint)))
 }
 
-/// The version of coturn whose options these are, which scripts compare, and our own.
+/// Returns the version of coturn whose options these are, which scripts compare, and our own.
 fn version() -> String {
     format!(
         "{} ({})\n",

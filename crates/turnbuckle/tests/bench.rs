@@ -45,7 +45,7 @@ fn instruments(folder: &Path, window: &str) -> PathBuf {
     path
 }
 
-/// Hosts that are this machine, with the stand-in for instruments.
+/// Returns hosts that are this machine, with the stand-in for instruments.
 fn stand_in_hosts(instruments: &Path) -> String {
     let program = instruments.display();
     format!(
@@ -454,7 +454,7 @@ fn a_server_that_is_no_server_or_refuses_clients_is_reported_and_holds_nothing_u
     wait_until("the end of namespaces", nothing_is_left);
 }
 
-/// The shell that waits to take everything down.
+/// Returns the shell that waits to take everything down.
 fn janitor() -> i32 {
     let is_janitor = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
@@ -523,7 +523,7 @@ fn the_smoke_test_loses_nothing_and_its_sums_agree() {
     }
 }
 
-/// Values by column of a CSV file none of whose values has a quote.
+/// Returns the values by column of a CSV file none of whose values has a quote.
 fn rows(raw: &str) -> Vec<std::collections::BTreeMap<String, String>> {
     let mut lines = raw.lines();
     let names: Vec<&str> = lines.next().expect("a header").split(',').collect();

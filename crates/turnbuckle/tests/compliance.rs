@@ -41,7 +41,7 @@ struct Requirement {
 }
 
 impl Requirement {
-    /// The letters before the dash.
+    /// Returns the letters before the dash.
     fn kind(&self) -> &str {
         kind(&self.id)
     }
@@ -56,7 +56,7 @@ struct Citation {
 }
 
 impl Citation {
-    /// Whether the test talks to a server, or a socket, as a client does; otherwise it calls the engine, the codec, or a part of the server.
+    /// Returns whether the test talks to a server, or a socket, as a client does; otherwise it calls the engine, the codec, or a part of the server.
     fn is_on_the_wire(&self) -> bool {
         let is_black_box = [
             "crates/turnbuckle/tests/",
@@ -163,7 +163,7 @@ fn kind(id: &str) -> &str {
     id.split('-').next().unwrap_or(id)
 }
 
-/// The lines of a table, without comments.
+/// Returns the lines of a table, without comments.
 fn lines(table: &str) -> impl Iterator<Item = Vec<&str>> {
     table
         .lines()
@@ -193,7 +193,7 @@ struct Exception {
     reason: String,
 }
 
-/// Exceptions by id or kind.
+/// Returns the exceptions by id or kind.
 fn exceptions(table: &str) -> BTreeMap<String, Exception> {
     lines(table)
         .map(|fields| match fields[..] {
@@ -211,7 +211,7 @@ fn exceptions(table: &str) -> BTreeMap<String, Exception> {
         .collect()
 }
 
-/// Which of [`STATUSES`] a requirement has, with the reason where it takes one. A test beside a reason shows what is done instead.
+/// Returns which of [`STATUSES`] a requirement has, with the reason where it takes one. A test beside a reason shows what is done instead.
 fn status<'a>(
     requirement: &Requirement,
     exceptions: &'a BTreeMap<String, Exception>,
@@ -227,7 +227,7 @@ fn status<'a>(
     Some((usize::from(!is_on_the_wire), ""))
 }
 
-/// Who names what in the sources of all crates and the tests with real clients.
+/// Returns who names what in the sources of all crates and the tests with real clients.
 fn all_citations(root: &Path) -> BTreeMap<String, Vec<Citation>> {
     let mut files = Vec::new();
     for folder in ["crates", "interop"] {
@@ -267,7 +267,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The ids that a file names, each with the test that shows it.
+/// Returns the ids that a file names, each with the test that shows it.
 fn citations(path: &str, text: &str) -> Vec<(String, Citation)> {
     let mut found = Vec::new();
     let mut waiting = Vec::new();
@@ -297,7 +297,7 @@ fn citations(path: &str, text: &str) -> Vec<(String, Citation)> {
     found
 }
 
-/// The name of the function whose definition begins in this line.
+/// Returns the name of the function whose definition begins in this line.
 fn function(line: &str) -> Option<&str> {
     let words = ["pub ", "pub(crate) ", "async ", "const "];
     let mut rest = line;
@@ -384,7 +384,7 @@ fn row(text: &mut String, kind: &str, counts: [usize; STATUSES.len()]) {
     let _ = writeln!(text, "| {kind} | {all} | {counts} |");
 }
 
-/// The first tests of a cell, and how many more there are.
+/// Returns the first tests of a cell, and how many more there are.
 fn cell(tests: &[&Citation]) -> String {
     let shown = tests.iter().take(SHOWN_MAX).map(|test| {
         let words = test.test.replace('_', " ");

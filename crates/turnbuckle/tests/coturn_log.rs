@@ -91,7 +91,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether a line ends as `pattern` says, where `#` stands for digits, `@` for eighteen of them, and `*` for anything.
+/// Returns whether a line ends as `pattern` says, where `#` stands for digits, `@` for eighteen of them, and `*` for anything.
 fn fits(line: &str, pattern: &str) -> bool {
     let line = line.trim_end();
     (0..=line.len())
@@ -471,7 +471,7 @@ fn socket(port: u16) -> UdpSocket {
     socket
 }
 
-/// A request that proves nothing: without credentials, or with wrong ones of a `user`.
+/// Returns a request that proves nothing: without credentials, or with wrong ones of a `user`.
 fn request(method: Method, user: Option<&str>) -> Vec<u8> {
     let mut bytes = vec![0; 1232];
     let transaction = TransactionId::new([7; 12]);

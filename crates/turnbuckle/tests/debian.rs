@@ -27,7 +27,7 @@ ip link set lo up
 ip address add 192.0.2.9/24 dev lo
 ";
 
-/// Why these tests cannot be run here, if they cannot.
+/// Returns why these tests cannot be run here, if they cannot.
 fn obstacle() -> Option<String> {
     for file in [UNIT, INIT_SCRIPT, "/etc/turnserver.conf"] {
         if !Path::new(file).exists() {
@@ -58,7 +58,7 @@ fn namespaces(script: &str) -> Command {
     command
 }
 
-/// The value of a line of the unit.
+/// Returns the value of a line of the unit.
 fn unit_value(key: &str) -> String {
     let unit = fs::read_to_string(UNIT).expect("a unit");
     let mut lines = unit.lines();

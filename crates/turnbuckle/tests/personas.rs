@@ -284,7 +284,7 @@ fn as_a_daemon_it_returns_when_it_serves_and_writes_to_its_file() {
     );
 }
 
-/// Ended, and not collected by whoever adopted it.
+/// Returns whether a process has ended, and was not collected by whoever adopted it.
 fn is_zombie(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }

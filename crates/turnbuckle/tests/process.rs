@@ -85,7 +85,7 @@ impl Site {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The files whose names begin so.
+    /// Returns the files whose names begin so.
     fn files(&self, beginning: &str) -> Vec<String> {
         let found = fs::read_dir(self.folder.path()).expect("a directory");
         let names = found.map(|entry| entry.expect("an entry").file_name());
@@ -318,7 +318,7 @@ fn certify(site: &Site, name: &str) {
     fs::write(site.path("chain.pem"), certificate.pem()).expect("written");
 }
 
-/// The name that a server's certificate has.
+/// Returns the name that a server's certificate has.
 fn name_at(port: u16) -> String {
     let mut connector = SslConnector::builder(SslMethod::tls_client()).expect("a connector");
     connector.set_verify(SslVerifyMode::NONE);

@@ -68,7 +68,7 @@ struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// The lines of the result, without those of the log, and the exit code.
+    /// Returns the lines of the result, without those of the log, and the exit code.
     fn run(&self, arguments: &str) -> (Vec<String>, Option<i32>) {
         let output = Command::new(&self.program)
             .args(arguments.split(' '))

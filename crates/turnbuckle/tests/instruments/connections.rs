@@ -281,12 +281,12 @@ fn wrong_values_are_refused_with_what_is_allowed() {
     );
 }
 
-/// A port that nobody listens on.
+/// Returns a port that nobody listens on.
 fn closed_port() -> String {
     free_ports().to_string()
 }
 
-/// Whether the kernel lets this process use `io_uring`; containers often do not.
+/// Returns whether the kernel lets this process use `io_uring`; containers often do not.
 fn has_ring() -> bool {
     let command = [
         "accept-server",

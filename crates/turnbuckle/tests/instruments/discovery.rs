@@ -35,7 +35,7 @@ fn ours(port: u16, options: &[&str]) -> Program {
     server
 }
 
-/// `None`, with a word about it, where coturn is not installed.
+/// Starts coturn. Returns `None`, with a word about it, where it is not installed.
 fn coturn(port: u16) -> Option<Coturn> {
     let child = Command::new("turnserver")
         .args(["-n", "--stun-only", "--no-cli", "--no-tls", "--no-dtls"])
@@ -235,7 +235,7 @@ fn a_continuous_run_ends_by_a_signal_and_says_how_long_answers_took() {
     }
 }
 
-/// A Binding request that `write` adds to.
+/// Returns a Binding request that `write` adds to.
 fn request(write: impl FnOnce(&mut MessageWriter<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; 65_000];
     let id = TransactionId::new(*b"reflect this");
@@ -246,7 +246,7 @@ fn request(write: impl FnOnce(&mut MessageWriter<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that came until nothing comes any more.
+/// Returns how many bytes come until nothing comes any more.
 fn heard(socket: &UdpSocket) -> usize {
     let wait = Some(Duration::from_millis(100));
     socket.set_read_timeout(wait).unwrap();

@@ -186,7 +186,7 @@ pub(crate) fn assert_all_came_back(result: &Value, context: &str) {
     assert_eq!(allocations["released"], result["clients"], "{result}");
 }
 
-/// Packets went, and each came back once, as it was and in its turn.
+/// Fails unless packets went, and each came back once, as it was and in its turn.
 pub(crate) fn assert_intact(result: &Value, context: &str) {
     let sent = result["sent_datagrams"].as_u64().unwrap();
     assert!(sent > 0, "{context}: {result}");

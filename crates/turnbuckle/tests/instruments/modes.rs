@@ -36,7 +36,7 @@ impl Server {
     }
 }
 
-/// A reflector that takes connections; its address.
+/// Starts a reflector that takes connections, and returns its address too.
 fn reflector() -> (Program, String) {
     let address = format!("127.0.0.1:{}", free_ports());
     let mut peer = Program::start(&["peer", "--tcp", "--listen", &address, "--json"]);
@@ -291,7 +291,7 @@ fn packets_go_by_both_addresses_of_a_dual_allocation() {
     server.stop();
 }
 
-/// A peer that changes a byte of every connection's first packet.
+/// Starts a peer that changes a byte of every connection's first packet, and returns its address.
 fn careless_peer() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

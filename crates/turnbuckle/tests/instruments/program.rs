@@ -20,7 +20,7 @@ impl Program {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_turnbuckle")).args(arguments))
     }
 
-    /// With no more than so many descriptors.
+    /// Starts the program with no more than so many descriptors.
     pub(crate) fn start_with(descriptors: u32, arguments: &[&str]) -> Self {
         let script = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
         let program = env!("CARGO_BIN_EXE_turnbuckle");
@@ -46,13 +46,13 @@ impl Program {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// The next event, whatever its name.
+    /// Returns the next event, whatever its name.
     pub(crate) fn next_event(&mut self) -> Value {
         let line = (&mut self.out).lines().next().unwrap();
         serde_json::from_str(&line.unwrap()).unwrap()
     }
 
-    /// The next event of this name.
+    /// Returns the next event of this name.
     pub(crate) fn event(&mut self, name: &str) -> Value {
         (&mut self.out)
             .lines()
@@ -61,7 +61,7 @@ impl Program {
             .unwrap()
     }
 
-    /// The next line that is `line`.
+    /// Waits for the next line that is `line`.
     pub(crate) fn wait_for_line(&mut self, line: &str) {
         let found = (&mut self.out).lines().any(|found| found.unwrap() == line);
         assert!(found, "no line {line}");
@@ -80,13 +80,13 @@ impl Drop for Program {
     }
 }
 
-/// A relay on loopback whose user is `u` with the password `p`, and its address.
+/// Starts a relay on loopback whose user is `u` with the password `p`, and returns its address too.
 pub(crate) fn relay(options: &[&str]) -> (Program, String) {
     let port = free_ports();
     (relay_at(port, options), format!("127.0.0.1:{port}"))
 }
 
-/// The same at a port that is given.
+/// Starts a relay as [`relay`] does, at a port that is given.
 pub(crate) fn relay_at(port: u16, options: &[&str]) -> Program {
     // A port of its own for TLS too: no two servers may listen at one address, and tests run side by side.
     let [port, tls_port] = [port, free_ports()].map(|port| port.to_string());
@@ -126,7 +126,7 @@ pub(crate) fn assert_refused(arguments: &[&str], expected: &str) {
     assert!(error.contains(expected), "{error}");
 }
 
-/// The last event of a program that ran to its end.
+/// Returns the last event of a program that ran to its end.
 pub(crate) fn result(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_else(|| {

@@ -138,7 +138,7 @@ fn serve(socket: &UdpSocket, harm: Harm, stop: &AtomicBool) -> Done {
     done
 }
 
-/// Success, with all that any request wants to know.
+/// Writes a success, with all that any request wants to know.
 fn grant(request: &Message<'_>, client: SocketAddr) -> Vec<u8> {
     let mut bytes = vec![0; 256];
     let mut writer = MessageWriter::new(

@@ -32,7 +32,7 @@ impl Certificate {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// The relay and a reflector; the relay listens on `::1` besides.
+    /// Starts the relay and a reflector; the relay listens on `::1` besides.
     fn bench(&self) -> Bench {
         Bench::start(&[
             "--dtls",

@@ -6,7 +6,7 @@ use crate::load::{Bench, assert_intact, load};
 use crate::program::{Program, assert_refused, result, run};
 use crate::transports::Certificate;
 
-/// The relay, which opens tunnels, and a reflector.
+/// Starts the relay, which opens tunnels, and a reflector.
 fn bench(certificate: &Certificate, options: &[&str]) -> Bench {
     let (cert, key) = (certificate.file("cert.pem"), certificate.file("key.pem"));
     let own = ["--quic", "--masque=tls", "--cert", &cert, "--pkey", &key];
@@ -119,7 +119,7 @@ fn packets_that_are_due_after_the_proxy_died_are_lost() {
     );
 }
 
-/// Why no client gets a tunnel.
+/// Returns why no client gets a tunnel.
 fn refusal(bench: &Bench, user: &str, words: &[&str]) -> String {
     let fixed = ["load", "hold", "--duration", "0.1", "--warm-up", "0"];
     let mut all = [&fixed[..], words].concat();

@@ -40,7 +40,7 @@ fn ours_with(port: u16, options: &[&str]) -> Server {
     Server::Ours(server)
 }
 
-/// `None`, with a word about it, where coturn is not installed.
+/// Starts coturn. Returns `None`, with a word about it, where it is not installed.
 fn coturn(port: u16) -> Option<Server> {
     let child = Command::new("turnserver")
         .args(["-n", "--lt-cred-mech", "--user=u:p", "--realm=r"])
@@ -109,7 +109,7 @@ pub(crate) fn wait_for(port: u16) {
     panic!("no answer at port {port}");
 }
 
-/// The calls that scripts make, with the lines that they look for.
+/// Makes the calls that scripts make, and looks for the lines that they look for.
 fn calls(port: u16) {
     wait_for(port);
     let peer_port = free_ports();

@@ -11,8 +11,7 @@ use std::sync::{Mutex, PoisonError};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// Two ports in a row, the first of them given, that nobody has for UDP or TCP. No other test of this program or of another gets them before
-/// this program has ended.
+/// Returns the first of two ports in a row that nobody has for UDP or TCP. No other test of this program or of another gets them before this program has ended.
 pub(crate) fn free_ports() -> u16 {
     // Programs that run beside this one begin elsewhere, and seldom have to look further.
     let start = u16::try_from(std::process::id() % u32::from(COUNT / 2)).unwrap_or(0);

@@ -16,7 +16,7 @@ fn relay(site: Site) -> Server {
     Server::start(site.server(), &[&relay_ip, "--allow-loopback-peers"])
 }
 
-/// The request as signed, with one attribute behind the integrity attribute, length and FINGERPRINT made right.
+/// Returns the request as signed, with one attribute behind the integrity attribute, length and FINGERPRINT made right.
 fn with_trailer(mut request: Vec<u8>, kind: AttributeType, value: &[u8]) -> Vec<u8> {
     append_raw(&mut request, kind, value);
     replace_fingerprint(&mut request);
@@ -302,7 +302,7 @@ fn of_repeated_credentials_the_first_count() {
     }
 }
 
-/// An Allocate request in which every credential stands twice.
+/// Returns an Allocate request in which every credential stands twice.
 fn credentials(
     users: [&[u8]; 2],
     realms: [&[u8]; 2],

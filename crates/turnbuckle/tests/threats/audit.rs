@@ -172,7 +172,7 @@ impl Audited {
         answer.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// The lines about commands since this was asked for last, without who gave them.
+    /// Returns the lines about commands since this was asked for last, without who gave them.
     fn lines(&mut self) -> Vec<String> {
         self.marks += 1;
         let number = format!("{:018}", self.marks);

@@ -13,7 +13,7 @@ fn limited(site: Site, authority: &Authority) -> Server {
     start_with(site, authority, &["--max-bps=1000"])
 }
 
-/// How many datagrams have come.
+/// Returns how many datagrams have come.
 fn count(socket: &UdpSocket) -> u32 {
     socket.set_nonblocking(true).unwrap();
     let mut buffer = [0; 2048];

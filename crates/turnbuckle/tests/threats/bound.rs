@@ -18,7 +18,7 @@ const MESSAGE_ERROR: u64 = 0x010e;
 /// The type of a DATAGRAM capsule (RFC 9297 §3.5).
 const DATAGRAM: u8 = 0;
 
-/// A capsule whose type and length are short.
+/// Returns a capsule whose type and length are short.
 fn capsule(kind: u8, value: &[u8]) -> Vec<u8> {
     let len = u8::try_from(value.len()).expect("short");
     assert!(kind < 64 && len < 64);
@@ -37,7 +37,7 @@ fn assign(context: u8, peer: Option<SocketAddr>) -> Vec<u8> {
     )
 }
 
-/// An address in a registration, or in a datagram of the uncompressed context.
+/// Returns an address in a registration, or in a datagram of the uncompressed context.
 fn in_bytes(address: SocketAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = address.ip() else {
         panic!("IPv4")
@@ -149,7 +149,7 @@ impl Client {
     }
 }
 
-/// A bound tunnel by HTTP/1.1.
+/// Opens a bound tunnel by HTTP/1.1.
 fn by_http1(server: SocketAddr) -> Client {
     let mut tunnel = Tunnel::new(tcp(server).unwrap());
     let request = format!(
@@ -166,7 +166,7 @@ fn by_http1(server: SocketAddr) -> Client {
     Client::Http1(tunnel)
 }
 
-/// A bound tunnel by HTTP/3.
+/// Opens a bound tunnel by HTTP/3.
 fn by_http3(mut link: QuicLink) -> Client {
     send_settings(&mut link);
     let stream = bound_tunnel(&mut link);

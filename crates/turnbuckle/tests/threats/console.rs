@@ -90,7 +90,7 @@ impl Visitor {
         said
     }
 
-    /// What comes until the server closes.
+    /// Returns what comes until the server closes.
     fn rest(mut self) -> String {
         let mut text = Vec::new();
         // A server that closes with something unread resets the connection.

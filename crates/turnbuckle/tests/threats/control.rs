@@ -49,7 +49,7 @@ impl Ran {
         self
     }
 
-    /// The objects of its lines.
+    /// Returns the objects of its lines.
     pub(crate) fn json(&self) -> Vec<Value> {
         let lines = self.out.lines();
         lines
@@ -81,7 +81,7 @@ impl Steered {
         ctl(&self.socket, arguments)
     }
 
-    /// The sessions that pass a filter.
+    /// Returns the sessions that pass a filter.
     pub(crate) fn sessions(&self, filter: &[&str]) -> Vec<Value> {
         let arguments = [&["sessions", "--json"], filter].concat();
         self.ctl(&arguments).expect(0).json()

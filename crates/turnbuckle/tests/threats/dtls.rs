@@ -18,7 +18,7 @@ const CLIENTS: usize = 100;
 /// V-42's bound on what strangers may leave.
 const GROWTH_MAX: u64 = 1 << 20;
 
-/// The port for DTLS of the relay of a site.
+/// Returns the port for DTLS of the relay of a site.
 fn dtls_address(site: Site) -> SocketAddr {
     SocketAddr::new(site.server().ip(), 5349)
 }

@@ -28,7 +28,7 @@ fn relay(site: Site) -> Server {
     Server::start(site.server(), &[&relay_ip, "--allow-loopback-peers"])
 }
 
-/// A request of `method` that is wrong in one way and right in all others. Unknown and known name have equal length.
+/// Returns a request of `method` that is wrong in one way and right in all others. Unknown and known name have equal length.
 fn wrong_request(client: &mut Client, method: Method, wrong: Wrong) -> Vec<u8> {
     let (username, password) = (client.username.clone(), client.password.clone());
     match wrong {

@@ -14,7 +14,7 @@ use crate::harness::{
 /// The first channel number, as CHANNEL-NUMBER holds it.
 const NUMBER: [u8; 4] = [0x40, 0, 0, 0];
 
-/// A relay that serves the address ending in 7 without credentials, and the users of the harness from everywhere.
+/// Starts a relay that serves the address ending in 7 without credentials, and the users of the harness from everywhere.
 fn relay(site: Site) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let guests = format!("--guest-source={}", site.ip(7));

@@ -78,7 +78,7 @@ impl Manager {
         self.heard.recv_timeout(TIMEOUT).unwrap()
     }
 
-    /// Everything that it was told before now and that nobody has asked for yet.
+    /// Returns everything that it was told before now and that nobody has asked for yet.
     fn so_far(&self) -> Vec<String> {
         let own = UnixDatagram::unbound().unwrap();
         own.send_to(b"now", &self.socket).unwrap();

@@ -27,12 +27,12 @@ const WRONG: &str = "Basic YWxpY2U6bG9va2luZy1nbGFzcw==";
 const EXCESSIVE_LOAD: u64 = 0x0107;
 const MISSING_SETTINGS: u64 = 0x010a;
 
-/// A relay that opens tunnels, and its clients' trust in it.
+/// Starts a relay that opens tunnels, and returns its clients' trust in it too.
 pub(crate) fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
     relay_for(site, "--masque=tls", options)
 }
 
-/// The same with another value of `masque`.
+/// Starts a relay as [`relay`] does, with another value of `masque`.
 pub(crate) fn relay_for(site: Site, masque: &str, options: &[&str]) -> (Server, Tls) {
     let authority = Authority::new();
     let certificate = authority.options(Key::P256);
@@ -49,18 +49,18 @@ pub(crate) fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind][..], len.as_bytes(), payload].concat()
 }
 
-/// A request for a tunnel.
+/// Returns a request for a tunnel.
 pub(crate) fn request(target: SocketAddr, credentials: &str) -> Vec<u8> {
     request_of((&target.ip().to_string(), target.port()), credentials)
 }
 
-/// The same for a host as it stands in the path.
+/// Returns a request for a tunnel to a host as it stands in the path.
 fn request_of((host, port): (&str, u16), credentials: &str) -> Vec<u8> {
     let path = format!("/.well-known/masque/udp/{host}/{port}/");
     section(&path, credentials, &[])
 }
 
-/// A request with a path, and with further fields.
+/// Returns a request with a path, and with further fields.
 fn section(path: &str, credentials: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [
         (":method", "CONNECT"),
@@ -84,13 +84,13 @@ pub(crate) fn tunnel(link: &mut QuicLink, target: SocketAddr) -> u64 {
     tunnel_of(link, target, RIGHT)
 }
 
-/// The same for a user.
+/// Opens a tunnel for a user, and returns its stream.
 #[track_caller]
 fn tunnel_of(link: &mut QuicLink, target: SocketAddr, credentials: &str) -> u64 {
     granted(link, &request(target, credentials))
 }
 
-/// A request for a bound tunnel (§6 of draft-ietf-masque-connect-udp-listen).
+/// Returns a request for a bound tunnel (§6 of draft-ietf-masque-connect-udp-listen).
 pub(crate) fn bound_request() -> Vec<u8> {
     let path = "/.well-known/masque/udp/%2A/%2A/";
     section(path, RIGHT, &[("connect-udp-bind", "?1")])
@@ -110,7 +110,7 @@ fn granted(link: &mut QuicLink, request: &[u8]) -> u64 {
     stream
 }
 
-/// The status of the answer on a stream, for which it waits.
+/// Returns the status of the answer on a stream, for which it waits.
 #[track_caller]
 pub(crate) fn status(link: &mut QuicLink, stream: u64) -> u16 {
     link.run_until(|seen| {
@@ -125,7 +125,7 @@ pub(crate) fn status(link: &mut QuicLink, stream: u64) -> u16 {
     status.expect("a number")
 }
 
-/// The field section that a stream begins with, if it has come.
+/// Returns the field section that a stream begins with, if it has come.
 fn section_of(stream: &[u8]) -> Option<&[u8]> {
     let (kind, rest) = stream.split_first()?;
     assert_eq!(*kind, 1, "HEADERS");
@@ -133,7 +133,7 @@ fn section_of(stream: &[u8]) -> Option<&[u8]> {
     rest.get(len_len..len_len + usize::try_from(len).ok()?)
 }
 
-/// A payload in a datagram for a stream.
+/// Returns a payload in a datagram for a stream.
 fn datagram(stream: u64, payload: &[u8]) -> Vec<u8> {
     let quarter = u8::try_from(stream / 4).expect("few streams");
     [&[quarter, 0], payload].concat()

@@ -47,12 +47,12 @@ enum Act {
     Datagram(Vec<u8>),
 }
 
-/// A control stream from its beginning.
+/// Returns a control stream from its beginning.
 fn control(frames: &[Vec<u8>]) -> Act {
     Act::Uni([vec![CONTROL], frames.concat()].concat())
 }
 
-/// A control stream that begins as it should.
+/// Returns a control stream that begins as it should.
 fn behind_settings(frames: &[Vec<u8>]) -> Act {
     control(&[&[frame(SETTINGS, &[])], frames].concat())
 }

@@ -65,7 +65,7 @@ fn where_there_can_be_a_keeper_auto_has_one() {
     server.stop_kept(processes.keeper);
 }
 
-/// A relay that survives if it can, and that a command becomes.
+/// Starts a relay that survives if it can, and that a command becomes.
 fn automatic(site: Site, command: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options = [&relay_ip, "--allow-loopback-peers", "--survive=auto"];
@@ -137,7 +137,7 @@ fn a_relay_whose_keepers_are_killed_at_once_goes_on_and_says_so() {
     server.stop_kept(processes.relay);
 }
 
-/// The processes that one has made and that have not ended (proc_pid_stat(5)).
+/// Returns the processes that a process has made and that have not ended (proc_pid_stat(5)).
 fn children(process: i32) -> Vec<i32> {
     let all = fs::read_dir("/proc").expect("it is there");
     let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

@@ -27,7 +27,7 @@ struct Row {
 }
 
 impl Row {
-    /// Without root it says so and returns nothing.
+    /// Starts the relay between two hosts, and a call. Without root it says so and returns nothing.
     fn start(options: &[&str]) -> Option<Self> {
         let relays = Namespace::enter(&format!(
             "link set lo up
@@ -99,7 +99,7 @@ fn exchange(call: &mut Call) {
     }
 }
 
-/// Datagrams that sockets of a process's host have received.
+/// Returns how many datagrams sockets of a process's host have received.
 fn received(process: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/net/snmp")).expect("it is there");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -109,7 +109,7 @@ fn received(process: i32) -> u64 {
     field.expect("a field").1.parse().expect("a number")
 }
 
-/// The numbers of the XDP links that a process has open (`bpf_link_show_fdinfo` in Linux).
+/// Returns the numbers of the XDP links that a process has open (`bpf_link_show_fdinfo` in Linux).
 fn links_of(process: i32) -> BTreeSet<u32> {
     let folder = format!("/proc/{process}");
     let open = fs::read_dir(Path::new(&folder).join("fdinfo")).expect("it is there");

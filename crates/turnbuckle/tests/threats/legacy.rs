@@ -11,7 +11,7 @@ const NUMBER: u16 = 0x7FFF;
 /// A Binding request of RFC 3489: sixteen bytes of it are transaction id, none a magic cookie.
 const CLASSIC: [u8; 20] = *b"\0\x01\0\0sixteen-bytes-id";
 
-/// A client of each transport.
+/// Returns a client of each transport.
 pub(crate) fn clients(site: Site, authority: &Authority, server: &Server) -> [Client; 4] {
     let dtls = authority.dtls_client();
     [
@@ -22,7 +22,7 @@ pub(crate) fn clients(site: Site, authority: &Authority, server: &Server) -> [Cl
     ]
 }
 
-/// A server for them.
+/// Starts a server for clients of each transport.
 pub(crate) fn start_with(site: Site, authority: &Authority, options: &[&str]) -> Server {
     let certificate = authority.options(Key::P256);
     let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
@@ -62,7 +62,7 @@ fn channel_numbers_of_rfc_5766_are_no_numbers_unless_they_are_switched_on() {
     }
 }
 
-/// What comes for `request` from a socket at `address`, if anything does.
+/// Returns what comes for `request` from a socket at `address`, if anything does.
 fn answer_to(request: &[u8], site: Site, server: &Server) -> Option<(SocketAddr, Vec<u8>)> {
     let socket = UdpSocket::bind((site.ip(2), 0)).unwrap();
     socket

@@ -73,7 +73,7 @@ fn an_idle_allocation_with_permission_and_channel_costs_at_most_2_kib() {
     assert_eq!(peer.hits(), ["alive"]);
 }
 
-/// Allocation, permission and channel for each client.
+/// Makes an allocation, a permission and a channel for each client.
 fn hold(crowd: &Crowd, clients: std::ops::Range<u32>) {
     let key = IntegrityKey::sha1(&long_term_key_md5(
         USER.as_bytes(),
@@ -125,7 +125,7 @@ fn hold(crowd: &Crowd, clients: std::ops::Range<u32>) {
     });
 }
 
-/// The peer of a client's channel, another one for each.
+/// Returns the peer of a client's channel, another one for each.
 fn channel_peer(client: u32) -> SocketAddr {
     let [.., third, fourth] = client.to_be_bytes();
     SocketAddr::new(IpAddr::from([127, 253, third, fourth]), 9_000)
@@ -192,7 +192,7 @@ fn a_flood_of_junk_writes_no_lines() {
     server.wait_for_line("new, realm=");
 }
 
-/// One request from each client, of all the kinds that prove nothing, and counts the answers.
+/// Sends one request from each client, of all the kinds that prove nothing, and counts the answers.
 fn flood(server: &Server, clients: std::ops::Range<u32>) -> u64 {
     let half = clients.start + (clients.end - clients.start) / 2;
     let server = server.address();
@@ -215,7 +215,7 @@ fn flood_from(server: SocketAddr, clients: std::ops::Range<u32>) -> u64 {
     })
 }
 
-/// Requests that prove nothing: without credentials, with made-up ones, with a user's name and garbage for integrity.
+/// Returns requests that prove nothing: without credentials, with made-up ones, with a user's name and garbage for integrity.
 fn forged_requests() -> Vec<Vec<u8>> {
     let id = turnbuckle_wire::TransactionId::new([7; 12]);
     let garbage = IntegrityKey::sha1(b"garbage");

@@ -21,13 +21,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// system call moves.
 const COTURN: &str = include_str!("coturn.prom");
 
-/// What of a scrape is coturn's, and comes first.
+/// Returns what of a scrape is coturn's, and comes first.
 fn of_coturn(metrics: &str) -> &str {
     let end = metrics.find("# HELP turnbuckle_");
     &metrics[..end.expect("our own families")]
 }
 
-/// What is declared in a scrape or in a part of it, without values.
+/// Returns what is declared in a scrape or in a part of it, without values.
 fn declared(metrics: &str) -> Vec<&str> {
     let lines = metrics.lines();
     lines.filter(|line| line.starts_with('#')).collect()
@@ -44,7 +44,7 @@ impl Watched {
         Self::start_in(site, options, &[])
     }
 
-    /// The same with variables of the environment.
+    /// Starts a relay as [`Self::start`] does, with variables of the environment.
     pub(crate) fn start_in(site: Site, options: &[&str], environment: &[(&str, &str)]) -> Self {
         let ip = site.ip(1);
         let metrics = SocketAddr::new(ip, 9641);
@@ -90,7 +90,7 @@ impl Watched {
     }
 }
 
-/// The samples of a scrape with whole numbers.
+/// Returns the samples of a scrape with whole numbers.
 fn values(metrics: &str) -> BTreeMap<String, u64> {
     let samples = metrics.lines().filter(|line| !line.starts_with('#'));
     let pairs = samples.filter_map(|line| line.rsplit_once(' '));

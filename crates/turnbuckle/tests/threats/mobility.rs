@@ -44,7 +44,7 @@ pub(crate) fn resume(client: &mut Client, ticket: &[u8]) -> Answer {
     })
 }
 
-/// Data from the client, and back.
+/// Sends data from the client, and back.
 pub(crate) fn exchange(client: &mut Client, peer: &UdpSocket, relayed: SocketAddr, text: &str) {
     client.send_channel_data(channel(0), text.as_bytes());
     assert_eq!(peer_receives(peer), (text.as_bytes().to_vec(), relayed));

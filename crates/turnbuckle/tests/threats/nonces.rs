@@ -17,7 +17,7 @@ fn relay(site: Site, options: &[&str]) -> Server {
     Server::start(site.server(), &options)
 }
 
-/// An Allocate request under `nonce`, sent once.
+/// Sends an Allocate request under `nonce`, once.
 fn allocate_under(client: &mut Client, nonce: &[u8]) -> Answer {
     client.set_nonce(nonce);
     let request = client.signed(Method::ALLOCATE, |writer| {
@@ -26,7 +26,7 @@ fn allocate_under(client: &mut Client, nonce: &[u8]) -> Answer {
     client.exchange(&request)
 }
 
-/// A 438 carries all that is needed to go on: a nonce that works.
+/// Fails unless the answer is a 438 that carries all that is needed to go on: a nonce that works.
 fn refused_as_stale_and_helped(client: &mut Client, answer: &Answer) {
     assert_eq!(answer.code(), 438, "{answer:?}");
     let message = answer.message();
@@ -262,7 +262,7 @@ fn integrity_has_to_be_of_the_chosen_algorithm() {
     client.refresh(600).expect(437);
 }
 
-/// An Allocate request with this list, choice and integrity.
+/// Sends an Allocate request with this list, choice and integrity.
 fn offer(
     client: &mut Client,
     mechanism: Mechanism,

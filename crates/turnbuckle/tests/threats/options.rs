@@ -21,7 +21,7 @@ fn binding() -> Vec<u8> {
     plain(Class::Request, Method::BINDING, |_| {})
 }
 
-/// A server with these options, and what it says to a Binding request.
+/// Starts a server with these options, and returns what it says to a Binding request.
 fn binding_answer(options: &[&str]) -> Answer {
     let site = Site::new();
     let server = Server::start(site.server(), options);
@@ -210,7 +210,7 @@ fn the_secret_the_separator_and_the_quota_of_its_users_count() {
     assert_eq!(codes, [200, 401, 486]);
 }
 
-/// base64(HMAC-SHA1(secret, user name)).
+/// Returns base64(HMAC-SHA1(secret, user name)).
 fn rest_password(secret: &str, username: &str) -> String {
     let key = openssl::pkey::PKey::hmac(secret.as_bytes()).unwrap();
     let digest = openssl::hash::MessageDigest::sha1();

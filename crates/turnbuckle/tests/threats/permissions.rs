@@ -10,7 +10,7 @@ use crate::harness::{
     forge_icmp_about, peer_receives, peer_socket, relayed,
 };
 
-/// A relay on loopback that may reach loopback peers.
+/// Starts a relay on loopback that may reach loopback peers.
 fn relay(site: Site, options: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options: Vec<&str> = [relay_ip.as_str(), "--allow-loopback-peers"]

@@ -27,7 +27,7 @@ fn probe(door: &str, options: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
-/// The verdicts on a row.
+/// Returns the verdicts on a row.
 fn verdicts(report: &Value, id: &str) -> Vec<String> {
     let rows = report["rows"].as_array().unwrap();
     let of_id = rows.iter().filter(|row| row["row"] == id);
@@ -252,7 +252,7 @@ fn what_is_left_open_is_found_and_heard() {
     assert_eq!(verdicts(&report, "V-01"), ["held"]);
 }
 
-/// The options of a relay that opens tunnels by HTTP/1.1 and HTTP/3.
+/// Returns the options of a relay that opens tunnels by HTTP/1.1 and HTTP/3.
 fn with_tunnels(authority: &Authority, more: &[&str]) -> Vec<String> {
     let own = [&World::RELAYS[..], &["--quic", "--masque=tls"], more].concat();
     let own = own.into_iter().map(str::to_owned);

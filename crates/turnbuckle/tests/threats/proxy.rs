@@ -29,7 +29,7 @@ fn header_1(client: &str) -> Vec<u8> {
     format!("PROXY {family} {ip} {server} {port} 3478\r\n").into_bytes()
 }
 
-/// A header of version 2 for an IPv4 client; `transport` is 1 for a stream, 2 for a datagram.
+/// Returns a header of version 2 for an IPv4 client; `transport` is 1 for a stream, 2 for a datagram.
 fn header_2(client: &str, transport: u8) -> Vec<u8> {
     let client: SocketAddr = client.parse().unwrap();
     let IpAddr::V4(ip) = client.ip() else {
@@ -51,7 +51,7 @@ fn binding() -> Vec<u8> {
     plain(Class::Request, Method::BINDING, |_| {})
 }
 
-/// The address that a Binding success tells its client.
+/// Returns the address that a Binding success tells its client.
 fn mapped(answer: &[u8]) -> SocketAddr {
     let message = Message::parse(answer).expect("STUN");
     message
@@ -60,7 +60,7 @@ fn mapped(answer: &[u8]) -> SocketAddr {
         .expect("XOR-MAPPED-ADDRESS")
 }
 
-/// A relay for which `host` 5 of the site is a proxy.
+/// Starts a relay for which `host` 5 of the site is a proxy.
 fn start_behind_proxy(site: Site, options: &[&str]) -> Server {
     let source = format!("--proxy-protocol-source={}", site.ip(5));
     start(site, &[&[source.as_str()], options].concat())

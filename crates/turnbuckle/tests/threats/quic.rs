@@ -23,7 +23,7 @@ const NO_ERROR: u64 = 0x0100;
 /// H3_EXCESSIVE_LOAD (RFC 9114 §8.1).
 const EXCESSIVE_LOAD: u64 = 0x0107;
 
-/// A relay that serves QUIC, and clients of it.
+/// Starts a relay that serves QUIC, and returns clients of it too.
 fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
     let authority = Authority::new();
     let certificate = authority.options(Key::P256);
@@ -34,7 +34,7 @@ fn relay(site: Site, options: &[&str]) -> (Server, Tls) {
     (server, tls)
 }
 
-/// The first datagram of a client, which has no token.
+/// Returns the first datagram of a client, which has no token.
 fn initial(tls: &Tls, site: Site, server: &Server) -> Vec<u8> {
     let mut link = QuicLink::begin(tls, site.ip(3), server.address());
     link.send();
@@ -43,7 +43,7 @@ fn initial(tls: &Tls, site: Site, server: &Server) -> Vec<u8> {
     initial
 }
 
-/// A datagram of a version that nobody speaks.
+/// Returns a datagram of a version that nobody speaks.
 fn of_unknown_version(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..7].copy_from_slice(&[0xc0, 0xfa, 0xce, 0xb0, 0x0c, 8, 1]);
@@ -335,7 +335,7 @@ fn the_kernel_gives_what_a_client_sends_from_a_new_address_to_the_shard_that_has
     assert_eq!(accounting.handed_over, 0, "{accounting:#?}");
 }
 
-/// What a relay has counted when a client has gone on from sixteen ports, one after the other.
+/// Returns what a relay has counted when a client has gone on from sixteen ports, one after the other.
 fn after_rebinding(site: Site, options: &[&str]) -> Accounting {
     let (server, tls) = relay(site, options);
     let mut link = QuicLink::connect(&tls, site.ip(3), server.address());
@@ -410,12 +410,12 @@ fn the_relay_finds_out_what_the_path_takes_and_nothing_is_fragmented() {
     server.stop();
 }
 
-/// A file below /proc of the namespace that the thread is in.
+/// Returns a file below /proc of the namespace that the thread is in.
 pub(crate) fn thread_file(path: &str) -> File {
     File::open(format!("/proc/thread-self/{path}")).expect("a file of the kernel")
 }
 
-/// How many fragments a namespace has made, by its `net/snmp`.
+/// Returns how many fragments a namespace has made, by its `net/snmp`.
 pub(crate) fn fragments_made(mut snmp: File) -> u64 {
     let mut text = String::new();
     snmp.read_to_string(&mut text).expect("text");

@@ -96,7 +96,7 @@ fn relayed_ports_are_unpredictable() {
     assert!(server.stop().received >= 2 * u64::from(PORTS));
 }
 
-/// The random parts of nonces, one to a client address, in the order they arrived.
+/// Returns the random parts of nonces, one to a client address, in the order they arrived.
 fn collect_nonces(server: &Server, count: u32) -> Vec<[u8; RANDOM_LEN]> {
     let mut samples = Vec::new();
     Crowd::new(server.address()).exchange(
@@ -119,7 +119,7 @@ fn collect_nonces(server: &Server, count: u32) -> Vec<[u8; RANDOM_LEN]> {
     samples
 }
 
-/// Relayed ports as offsets into the range, in the order they were given out.
+/// Returns the relayed ports as offsets into the range, in the order they were given out.
 fn collect_ports(server: &Server) -> Vec<usize> {
     let crowd = Crowd::new(server.address());
     let key = IntegrityKey::sha1(&long_term_key_md5(
@@ -179,8 +179,8 @@ fn relayed_port(answer: &Answer) -> usize {
         .expect("a dynamic port (RFC 8656 §7.2)")
 }
 
-/// Pearson's chi-square over `bins` equally likely values, within six standard deviations of its expectation on both
-/// sides: too even is no more random than too uneven.
+/// Fails unless Pearson's chi-square over `bins` equally likely values is within six and a half standard deviations of its expectation on both sides: too even
+/// is no more random than too uneven.
 #[track_caller]
 fn assert_uniform(values: impl Iterator<Item = usize>, bins: usize, what: &str) {
     let mut counts = vec![0_u32; bins];
@@ -217,7 +217,7 @@ fn assert_not_linear(bits: impl Iterator<Item = bool>, what: &str) {
     );
 }
 
-/// The length of the shortest linear feedback shift register that makes `bits`.
+/// Returns the length of the shortest linear feedback shift register that makes `bits`.
 fn linear_complexity(bits: &[bool]) -> usize {
     let words = bits.len().div_ceil(64) + 1;
     let set = |vector: &mut [u64], index: usize| vector[index / 64] |= 1 << (index % 64);
@@ -267,7 +267,7 @@ fn shift_up(vector: &mut [u64]) {
     }
 }
 
-/// `target ^= source << shift`.
+/// Carries out `target ^= source << shift`.
 fn xor_shifted(target: &mut [u64], source: &[u64], shift: usize) {
     let (whole, part) = (shift / 64, shift % 64);
     for index in (whole..target.len()).rev() {
@@ -281,7 +281,7 @@ fn xor_shifted(target: &mut [u64], source: &[u64], shift: usize) {
     }
 }
 
-/// Standard base64 without padding.
+/// Decodes standard base64 without padding.
 fn base64(text: &[u8]) -> Vec<u8> {
     let value = |character: u8| match character {
         b'A'..=b'Z' => character - b'A',

@@ -22,7 +22,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With another realm by origin and a user there.
+    /// Starts a relay with another realm by origin and a user there.
     fn new(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let site = Site::new();
@@ -45,7 +45,7 @@ impl Scene {
         turnadmin(&database(self.folder.path()), arguments);
     }
 
-    /// A client of the other realm's user.
+    /// Returns a client of the other realm's user.
     fn stranger(&self) -> Client {
         let mut client = Client::new(self.site.ip(3), &self.server);
         client.realm = OTHER.to_owned();

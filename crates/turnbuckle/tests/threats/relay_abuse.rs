@@ -358,8 +358,7 @@ fn no_datagram_is_broadcast_on_an_own_network() {
     assert_eq!(server.stop().dropped_as("peer_forbidden"), 3);
 }
 
-/// Frames that left by an interface. There are no ARP requests among them: broadcasts need none, and the neighbour's address
-/// is set by hand.
+/// Returns how many frames left by an interface. There are no ARP requests among them: broadcasts need none, and the neighbour's address is set by hand.
 fn frames_sent(interface: &str) -> u64 {
     let table =
         std::fs::read_to_string("/proc/thread-self/net/dev").expect("this namespace's interfaces");
@@ -453,7 +452,7 @@ impl Bench {
         })
     }
 
-    /// Every peer is refused on every path and hears nothing.
+    /// Fails unless every peer is refused on every path and hears nothing.
     fn refuses(&self, peers: impl IntoIterator<Item = (String, IpAddr)>) {
         let mut holders = self.holders();
         let mut probes = 0;
@@ -482,13 +481,13 @@ impl Bench {
         self.canary.assert_silent();
     }
 
-    /// The canary hears what is allowed, so its silence means something.
+    /// Fails unless the canary hears what is allowed, so that its silence means something.
     fn reaches_what_is_allowed(&self) {
         self.reaches(ALLOWED_V4.into());
         self.reaches(ALLOWED_V6.into());
     }
 
-    /// `ip` is reached by each path of every allocation that has its family.
+    /// Fails unless `ip` is reached by each path of every allocation that has its family.
     fn reaches(&self, ip: IpAddr) {
         let peer = SocketAddr::new(ip, self.canary.port());
         let family = AddressFamily::of(ip);

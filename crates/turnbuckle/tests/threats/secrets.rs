@@ -18,7 +18,7 @@ const PLANTED_BASE64: &str = "cGxhbnRlZC1pbi10aGUtY29uZmlndXJhdGlvbi0xMjM=";
 /// Nobody listens there.
 const NOBODY: &str = "127.0.0.1";
 
-/// Each secret key, with a value that has the secret in it.
+/// Returns each secret key, with a value that has the secret in it.
 fn planted() -> Vec<(&'static str, String)> {
     let server = format!("host={NOBODY} port=1 user=turn password={PLANTED} dbname=turn");
     let redis = format!("ip={NOBODY} port=1 password={PLANTED}");
@@ -52,7 +52,7 @@ fn is_free_of_secrets(what: &str, text: &str) {
     }
 }
 
-/// What a program prints, on both ways.
+/// Returns what a program prints, on both ways.
 fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&[&*output.stdout, &output.stderr].concat()).into_owned()
 }

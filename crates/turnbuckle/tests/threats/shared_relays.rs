@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::harness::{Client, Inbound, Server, Site, channel, peer_receives, peer_socket};
 
-/// A relay on loopback with so many shards; with one, all clients share one socket.
+/// Starts a relay on loopback with so many shards; with one, all clients share one socket.
 fn relay(site: Site, shards: u16, options: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let shards = format!("--relay-threads={shards}");

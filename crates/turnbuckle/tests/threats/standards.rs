@@ -22,13 +22,13 @@ const SERVER_V6: SocketAddr = SocketAddr::new(
     3478,
 );
 
-/// A relay in a [`World`] that listens on both families.
+/// Starts a relay in a [`World`] that listens on both families.
 fn start_in_world() -> Server {
     let listen = format!("--listening-ip={}", SERVER_V6.ip());
     Server::start(World::server(), &[&World::RELAYS[..], &[&listen]].concat())
 }
 
-/// Clients by UDP over IPv4 and IPv6.
+/// Returns clients by UDP over IPv4 and IPv6.
 fn clients(server: &Server) -> [Client; 2] {
     [
         Client::new(World::client(5), server),
@@ -353,7 +353,7 @@ fn listen_once_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// A ClientHello of TLS 1.2 with these suites and compression methods, the versions it claims, and what key exchange over curves takes.
+/// Returns a ClientHello of TLS 1.2 with these suites and compression methods, the versions it claims, and what key exchange over curves takes.
 fn client_hello(version: u8, suites: &[u16], compressions: &[u8]) -> Vec<u8> {
     let mut body = vec![3, version];
     body.extend([0x42; 32]);
@@ -376,7 +376,7 @@ fn client_hello(version: u8, suites: &[u16], compressions: &[u8]) -> Vec<u8> {
     [&[22, 3, 1, len[0], len[1]][..], &handshake].concat()
 }
 
-/// The first record that a server sends: its type and content.
+/// Returns the first record that a server sends: its type and content.
 fn first_record(server: SocketAddr, hello: &[u8]) -> (u8, Vec<u8>) {
     let mut connection = connect(server);
     connection

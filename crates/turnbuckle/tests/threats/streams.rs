@@ -13,7 +13,7 @@ use crate::harness::{
 
 const LOOPBACK: &str = "--allow-loopback-peers";
 
-/// A relay that peers on this host may be reached through.
+/// Starts a relay that peers on this host may be reached through.
 pub(crate) fn start(site: Site, options: &[&str]) -> Server {
     Server::start(site.server(), &[&[LOOPBACK], options].concat())
 }
@@ -284,7 +284,7 @@ fn connections_beyond_the_limit_of_descriptors_are_served_when_it_is_lifted() {
     }
 }
 
-/// A connection from `ip` that has sent a message which proves nothing, and has its answer.
+/// Returns a connection from `ip` that has sent a message which proves nothing, and has its answer.
 fn unproven(ip: IpAddr, server: &Server) -> StreamLink {
     let mut link = StreamLink::new(connect_from(ip, server.address()));
     link.write(&plain(Class::Request, Method::BINDING, |_| {}));

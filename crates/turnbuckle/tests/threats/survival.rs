@@ -21,7 +21,7 @@ use crate::not_run::not_run;
 /// How long anything may take that has to come about; how long it does take is not judged.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A relay on loopback that survives.
+/// Starts a relay on loopback that survives.
 pub(crate) fn relay(site: Site, options: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options: Vec<&str> = [relay_ip.as_str(), "--allow-loopback-peers", "--survive=on"]
@@ -44,7 +44,7 @@ impl Processes {
         line.unwrap_or_else(|| panic!("no line names them: {greeting}"))
     }
 
-    /// What a line about both says.
+    /// Returns what a line about both says.
     fn named(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once("survive: process ")?;
         let (keeper, relay) = rest.split_once(" is the keeper of process ")?;
@@ -307,7 +307,7 @@ fn a_damaged_journal_grants_nothing_and_the_relay_says_so() {
 /// Damages a file of a length in bytes.
 type Damage<'a> = &'a dyn Fn(&File, u64) -> io::Result<()>;
 
-/// The segments of journals that a process has open and that hold something, with their lengths in bytes.
+/// Returns the segments of journals that a process has open and that hold something, with their lengths in bytes.
 fn journals_of(process: i32) -> Vec<(File, u64)> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).expect("it is there");
     let paths = open.map(|entry| entry.expect("a descriptor").path());
@@ -375,7 +375,7 @@ fn what_runs_beside_the_shards_runs_in_batches_and_that_of_the_next_relay_does_t
 const SCHED_OTHER: i32 = 0;
 const SCHED_BATCH: i32 = 3;
 
-/// Nice value and policy of a thread that is known by its name (proc_pid_stat(5)).
+/// Returns the nice value and the policy of a thread that is known by its name (proc_pid_stat(5)).
 fn scheduled(process: i32, name: &str) -> (i32, i32) {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
     let stat = threads.map(|thread| {
@@ -393,7 +393,7 @@ fn scheduled(process: i32, name: &str) -> (i32, i32) {
     (field(19), field(41))
 }
 
-/// The effective user of a process (proc_pid_status(5)).
+/// Returns the effective user of a process (proc_pid_status(5)).
 fn user_of(process: i32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it is there");
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));

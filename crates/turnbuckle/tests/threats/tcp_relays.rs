@@ -44,7 +44,7 @@ impl Scene {
         TcpListener::bind((self.site.ip(9), 0)).unwrap()
     }
 
-    /// A client data connection and the peer's end of the other one.
+    /// Returns a client data connection and the peer's end of the other one.
     fn joined(&mut self) -> (TcpStream, TcpStream) {
         let peer = self.peer();
         let id = connected(&mut self.control, peer.local_addr().unwrap());
@@ -53,14 +53,14 @@ impl Scene {
         (self.bound(id), settled(accepted))
     }
 
-    /// A new connection that has been bound, to a peer that has sent nothing yet.
+    /// Opens a connection that is bound, to a peer that has sent nothing yet.
     fn bound(&self, id: u32) -> TcpStream {
         let (socket, early) = self.bound_with(id);
         assert_eq!(early, b"");
         socket
     }
 
-    /// A new connection that has been bound, and what of the stream came with the answer.
+    /// Opens a connection that is bound, and returns what of the stream came with the answer too.
     fn bound_with(&self, id: u32) -> (TcpStream, Vec<u8>) {
         let socket = connect(self.server.address());
         let link = StreamLink::new(socket.try_clone().unwrap());
@@ -103,7 +103,7 @@ fn bind(server: &Server, link: StreamLink, id: u32) -> StreamLink {
     client.into_stream()
 }
 
-/// A connection that sends what it receives back until its end.
+/// Sends back what a connection receives until its end, in a thread.
 fn echo(mut peer: TcpStream) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut buffer = [0; 30_000];
@@ -116,7 +116,7 @@ fn echo(mut peer: TcpStream) -> thread::JoinHandle<()> {
     })
 }
 
-/// So many bytes that are not the same everywhere.
+/// Returns so many bytes that are not the same everywhere.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 % 251).to_le_bytes()[0]).collect()
 }
@@ -127,7 +127,7 @@ fn read_exactly(socket: &mut TcpStream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is left of a stream.
+/// Returns what is left of a stream.
 fn rest_of(socket: &mut TcpStream) -> Result<Vec<u8>, ErrorKind> {
     let mut bytes = Vec::new();
     match socket.read_to_end(&mut bytes) {

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 use crate::streams::{relay_both_ways, start};
 
-/// The port for TLS of the relay of a site.
+/// Returns the port for TLS of the relay of a site.
 pub(crate) fn tls_address(site: Site) -> SocketAddr {
     SocketAddr::new(site.server().ip(), 5349)
 }
@@ -305,7 +305,7 @@ fn a_flood_of_handshakes_loses_no_media() {
     }
 }
 
-/// How often certificates are swapped.
+/// Returns how often certificates are swapped.
 fn swaps() -> usize {
     let count = std::env::var("TURNBUCKLE_SWAPS").ok();
     count.map_or(1_000, |count| count.parse().expect("a number"))
@@ -339,7 +339,7 @@ impl<'scope> Meanwhile<'scope> {
         }
     }
 
-    /// How many handshakes there were of each kind.
+    /// Returns how many handshakes there were of each kind.
     fn end(mut self) -> Vec<usize> {
         self.is_over.store(true, Ordering::Relaxed);
         let hands = std::mem::take(&mut self.hands).into_iter();
@@ -437,7 +437,7 @@ fn swap_again_and_again(
     seen
 }
 
-/// The certificate of its owner in a chain.
+/// Returns the certificate of its owner in a chain.
 fn leaf(chain: &str) -> Vec<u8> {
     use rustls::pki_types::pem::PemObject as _;
     let first = rustls::pki_types::CertificateDer::from_pem_slice(chain.as_bytes());

@@ -25,12 +25,12 @@ fn user() -> Credentials {
     Credentials::user(USER, PASSWORD)
 }
 
-/// A connection to the server's TURN port.
+/// Opens a connection to the server's TURN port.
 fn connect(server: &Server) -> Tunnel {
     Tunnel::new(tcp(server.address()).unwrap())
 }
 
-/// A tunnel of the user to `peer`.
+/// Opens a tunnel of the user to `peer`.
 fn tunnel(server: &Server, peer: SocketAddr) -> Tunnel {
     let mut tunnel = connect(server);
     let (host, port) = (peer.ip().to_string(), peer.port());

@@ -23,7 +23,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_turnbuckle");
 /// How long anything may take that has to come about; how long it does take is not judged.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A relay on loopback that survives and takes commands.
+/// Starts a relay on loopback that survives and takes commands.
 fn relay(site: Site, options: &[&str]) -> Steered {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let own = [relay_ip.as_str(), "--allow-loopback-peers", "--survive=on"];
@@ -38,7 +38,7 @@ impl Programs {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// The same program under another name.
+    /// Makes a copy of this program under another name.
     fn copy(&self, name: &str) -> PathBuf {
         let path = self.0.path().join(name);
         fs::hard_link(PROGRAM, &path)
@@ -47,7 +47,7 @@ impl Programs {
         path
     }
 
-    /// A script. `$real` is this program.
+    /// Writes a script. `$real` is this program.
     fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.path().join(name);
         fs::write(&path, format!("#!/bin/sh\nreal='{PROGRAM}'\n{text}\n")).unwrap();
@@ -245,7 +245,7 @@ fn who_is_killed_after_an_upgrade_is_replaced_and_the_next_upgrade_works() {
     steered.server.stop();
 }
 
-/// The process that has made another one (proc_pid_stat(5)).
+/// Returns the process that has made another one (proc_pid_stat(5)).
 fn parent(process: i32) -> i32 {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let (_, rest) = status.rsplit_once(')').unwrap();

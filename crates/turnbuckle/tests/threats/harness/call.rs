@@ -24,7 +24,7 @@ impl Call {
         Self::between(Client::new(site.ip(2), server), peer_socket(site.ip(7)))
     }
 
-    /// The call of a client that has no allocation yet.
+    /// Makes the call of a client that has no allocation yet.
     pub(crate) fn between(mut client: Client, peer: UdpSocket) -> Self {
         let relayed = client.allocate();
         let to = peer.local_addr().expect("bound");
@@ -64,7 +64,7 @@ impl Call {
         }
     }
 
-    /// Whether something that was sent later than `number` has arrived both ways.
+    /// Returns whether something that was sent later than `number` has arrived both ways.
     pub(crate) fn has_passed(&self, number: u32) -> bool {
         let is_later = |at: &Vec<u32>| at.last().is_some_and(|&last| last > number);
         is_later(&self.at_peer) && is_later(&self.at_client)

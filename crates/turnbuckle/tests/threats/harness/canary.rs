@@ -16,7 +16,7 @@ pub(crate) struct Canary {
 }
 
 impl Canary {
-    /// On every address, at `port` or, for 0, at one the kernel picks.
+    /// Listens on every address, at `port` or, for 0, at one the kernel picks.
     pub(crate) fn everywhere(port: u16) -> Self {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket =
@@ -32,7 +32,7 @@ impl Canary {
         Self::on(UdpSocket::from(socket))
     }
 
-    /// On one address, at its port or, for 0, at one the kernel picks.
+    /// Listens on one address, at its port or, for 0, at one the kernel picks.
     pub(crate) fn at(address: SocketAddr) -> Self {
         let socket = UdpSocket::bind(address).expect("an address of this host");
         socket.set_nonblocking(true).expect("fcntl");
@@ -48,7 +48,7 @@ impl Canary {
         self.port
     }
 
-    /// What arrived since the last call, as text.
+    /// Returns what arrived since the last call, as text.
     pub(crate) fn hits(&self) -> Vec<String> {
         let mut hits = Vec::new();
         let mut buffer = [0; 2048];

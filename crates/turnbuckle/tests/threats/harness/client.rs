@@ -66,17 +66,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the user [`USER`] at `address`, on a port of its own.
+    /// Returns a client of the user [`USER`] at `address`, on a port of its own.
     pub(crate) fn new(address: IpAddr, server: &Server) -> Self {
         Self::of(USER, address, server.address())
     }
 
-    /// A client of the user [`OTHER_USER`].
+    /// Returns a client of the user [`OTHER_USER`].
     pub(crate) fn other(address: IpAddr, server: &Server) -> Self {
         Self::of(OTHER_USER, address, server.address())
     }
 
-    /// A client of the user [`USER`] at `address` that talks to another listener than the first.
+    /// Returns a client of the user [`USER`] at `address` that talks to another listener than the first.
     pub(crate) fn at(address: IpAddr, server: SocketAddr) -> Self {
         Self::of(USER, address, server)
     }
@@ -86,23 +86,23 @@ impl Client {
         Self::on(username, Link::Udp(Datagrams::new(socket, server)), server)
     }
 
-    /// A client of the user [`USER`] on a socket that somebody else uses too.
+    /// Returns a client of the user [`USER`] on a socket that somebody else uses too.
     pub(crate) fn on_socket(socket: UdpSocket, server: &Server) -> Self {
         let link = Link::Udp(Datagrams::new(socket, server.address()));
         Self::on(USER, link, server.address())
     }
 
-    /// A client of the user [`USER`] on a stream that is connected to `server`.
+    /// Returns a client of the user [`USER`] on a stream that is connected to `server`.
     pub(crate) fn on_stream(stream: StreamLink, server: &Server) -> Self {
         Self::on(USER, Link::Stream(stream.0), server.address())
     }
 
-    /// A client of the user [`USER`] with a DTLS session with `server`.
+    /// Returns a client of the user [`USER`] with a DTLS session with `server`.
     pub(crate) fn over_dtls(session: DtlsLink, server: &Server) -> Self {
         Self::on(USER, Link::Dtls(Box::new(session.0)), server.address())
     }
 
-    /// Its DTLS session.
+    /// Returns its DTLS session.
     pub(crate) fn session(&mut self) -> &mut dtls::DtlsSession {
         match &mut self.session.link {
             Link::Dtls(session) => session,
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// A client of the user [`USER`] that comes by TCP.
+    /// Returns a client of the user [`USER`] that comes by TCP.
     pub(crate) fn over_tcp(server: &Server) -> Self {
         Self::on_stream(StreamLink::tcp(server.address()), server)
     }
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    /// The same socket as another user, who has to fetch a nonce first: what an attacker on the client's 5-tuple is.
+    /// Returns a client on the same socket as another user, who has to fetch a nonce first: what an attacker on the client's 5-tuple is.
     pub(crate) fn as_other_user(&self) -> Self {
         let socket = self.socket().try_clone().expect("dup");
         let link = Link::Udp(Datagrams::new(socket, self.server));
@@ -158,7 +158,7 @@ impl Client {
         datagrams.socket()
     }
 
-    /// What carries the client's messages.
+    /// Returns what carries the client's messages.
     pub(crate) fn into_stream(self) -> StreamLink {
         let Link::Stream(stream) = self.session.link else {
             panic!("not a stream")
@@ -166,19 +166,19 @@ impl Client {
         StreamLink(stream)
     }
 
-    /// Whom it talks to.
+    /// Returns whom it talks to.
     pub(crate) fn server(&self) -> SocketAddr {
         self.server
     }
 
-    /// Where a client's UDP socket is.
+    /// Returns where a client's UDP socket is.
     pub(crate) fn local_address(&self) -> SocketAddr {
         self.socket().local_addr().expect("bound")
     }
 
     // Requests.
 
-    /// An authenticated request; `build` adds what the method needs.
+    /// Sends an authenticated request, to which `build` adds what the method needs, and returns the answer.
     pub(crate) fn request(
         &mut self,
         method: Method,
@@ -201,7 +201,7 @@ impl Client {
         answer
     }
 
-    /// The bytes of an authenticated request under the present challenge.
+    /// Returns the bytes of an authenticated request under the present challenge.
     pub(crate) fn signed(&self, method: Method, build: impl Fn(&mut MessageWriter<'_>)) -> Vec<u8> {
         let challenge = self.challenge.clone().expect("a nonce was fetched");
         plain(Class::Request, method, |writer| {
@@ -217,7 +217,7 @@ impl Client {
         }
     }
 
-    /// What it signs with: whatever the test says it is, under the relay's last challenge.
+    /// Returns what it signs with: whatever the test says it is, under the relay's last challenge.
     fn proof(&self, challenge: &Challenge) -> Proof {
         let choice = (self.mechanism == Mechanism::Sha256).then(|| {
             let offered = challenge.algorithms.as_deref();
@@ -232,7 +232,7 @@ impl Client {
         Credentials::user(&self.username, &self.password)
     }
 
-    /// The user's key under the mechanism.
+    /// Returns the user's key under the mechanism.
     pub(crate) fn key(&self) -> IntegrityKey {
         let algorithm = match self.mechanism {
             Mechanism::Md5 => None,
@@ -263,7 +263,7 @@ impl Client {
         answer
     }
 
-    /// The nonce in use.
+    /// Returns the nonce in use.
     pub(crate) fn nonce(&self) -> Vec<u8> {
         self.challenge.clone().expect("a nonce was fetched").nonce
     }
@@ -286,7 +286,7 @@ impl Client {
         })
     }
 
-    /// An IPv4 allocation; returns its relayed transport address.
+    /// Makes an IPv4 allocation; returns its relayed transport address.
     #[track_caller]
     pub(crate) fn allocate(&mut self) -> SocketAddr {
         let answer = self.allocate_with(|_| {}).expect(200);
@@ -307,7 +307,7 @@ impl Client {
         })
     }
 
-    /// ChannelBind; the number may be one that no channel can have.
+    /// Sends a ChannelBind request; the number may be one that no channel can have.
     pub(crate) fn channel_bind(&mut self, number: u16, peer: SocketAddr) -> Answer {
         let [high, low] = number.to_be_bytes();
         self.request(Method::CHANNEL_BIND, |writer| {
@@ -343,7 +343,7 @@ impl Client {
         sent.expect("the relay takes it");
     }
 
-    /// What comes next that is no response.
+    /// Returns what comes next that is no response.
     #[track_caller]
     pub(crate) fn receive(&mut self) -> Inbound {
         let deadline = Instant::now() + PEER_TIMEOUT;
@@ -361,7 +361,7 @@ impl Client {
         }
     }
 
-    /// What has come to a UDP client so far that is no response.
+    /// Returns what has come to a UDP client so far that is no response.
     pub(crate) fn arrived(&mut self) -> Vec<Inbound> {
         let socket = self.socket().try_clone().expect("dup");
         socket.set_nonblocking(true).expect("fcntl");
@@ -387,7 +387,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing at all has come to a UDP client, answers included.
+    /// Returns whether nothing at all has come to a UDP client, answers included.
     pub(crate) fn has_received_nothing(&self) -> bool {
         let socket = self.socket();
         socket.set_nonblocking(true).expect("fcntl");
@@ -418,7 +418,7 @@ impl Client {
     }
 }
 
-/// What a message says that is no response.
+/// Returns what a message says that is no response.
 fn inbound(bytes: &[u8]) -> Option<Inbound> {
     let protocol = match bytes[0] {
         80..=127 => Demux::ChannelData, // RFC 5766's numbers
@@ -459,7 +459,7 @@ fn inbound(bytes: &[u8]) -> Option<Inbound> {
     }
 }
 
-/// The relayed transport address of a family in an Allocate success.
+/// Returns the relayed transport address of a family in an Allocate success.
 pub(crate) fn relayed(answer: &Answer, family: AddressFamily) -> Option<SocketAddr> {
     answer
         .message()
@@ -468,12 +468,12 @@ pub(crate) fn relayed(answer: &Answer, family: AddressFamily) -> Option<SocketAd
         .find(|address| AddressFamily::of(address.ip()) == family)
 }
 
-/// A channel number as a client would count them.
+/// Returns a channel number as a client would count them.
 pub(crate) fn channel(index: u16) -> u16 {
     ChannelNumber::MIN.get() + index
 }
 
-/// A peer's socket.
+/// Returns a peer's socket.
 pub(crate) fn peer_socket(address: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).expect("an address of this host");
     socket
@@ -482,7 +482,7 @@ pub(crate) fn peer_socket(address: IpAddr) -> UdpSocket {
     socket
 }
 
-/// What a peer receives next, and from where.
+/// Returns what a peer receives next, and from where.
 #[track_caller]
 pub(crate) fn peer_receives(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut buffer = [0; 65536];

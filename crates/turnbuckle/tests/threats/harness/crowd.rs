@@ -37,7 +37,7 @@ impl Crowd {
         Self { socket, server }
     }
 
-    /// The address of the client with this number: 127.220.0.0 onwards, beyond the addresses of [`super::Site`].
+    /// Returns the address of the client with this number: 127.220.0.0 onwards, beyond the addresses of [`super::Site`].
     pub(crate) fn address(client: u32) -> Ipv4Addr {
         Ipv4Addr::from_bits(Ipv4Addr::new(127, 220, 0, 0).to_bits() + client)
     }
@@ -129,7 +129,7 @@ impl Crowd {
         answers
     }
 
-    /// One answer, unless none comes in the socket's patience.
+    /// Returns one answer, unless none comes in the socket's patience.
     fn receive(&self) -> Option<Answer> {
         let mut buffer = [0; 2048];
         let (len, _) = self.socket.recv_from(&mut buffer).ok()?;
@@ -137,7 +137,7 @@ impl Crowd {
     }
 }
 
-/// A transaction id that contains the client's number and is used once.
+/// Returns a transaction id that contains the client's number and is used once.
 fn transaction_id(client: u32) -> TransactionId {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -147,7 +147,7 @@ fn transaction_id(client: u32) -> TransactionId {
     TransactionId::new(bytes)
 }
 
-/// A message with a given transaction id.
+/// Returns a message with a given transaction id.
 pub(crate) fn message(
     class: Class,
     method: Method,

@@ -39,14 +39,14 @@ impl Dtls {
         Self(builder.build())
     }
 
-    /// A client that has said nothing yet, at `ip` on a port of its own.
+    /// Returns a client that has said nothing yet, at `ip` on a port of its own.
     pub(crate) fn begin(&self, ip: IpAddr, server: SocketAddr) -> DtlsLink {
         let socket = UdpSocket::bind((ip, 0)).expect("an address of this host");
         socket.connect(server).expect("an address");
         DtlsLink(DtlsSession::begin(&self.0, socket).expect("a client"))
     }
 
-    /// A client that has shaken hands.
+    /// Makes a client that has shaken hands.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl DtlsLink {
     }
 }
 
-/// The next message of a session, or `None` when the relay has ended it.
+/// Returns the next message of a session, or `None` when the relay has ended it.
 pub(crate) fn read_message_or_end(session: &mut DtlsSession) -> Option<Vec<u8>> {
     match session.receive(TIMEOUT) {
         Ok(Received::Message(message)) => Some(message),

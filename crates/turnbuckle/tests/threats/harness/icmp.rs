@@ -20,7 +20,7 @@ pub(crate) fn forge_icmp(reporter: IpAddr, sender: SocketAddr, about: SocketAddr
     forge_icmp_about(ABOUT_UDP, [3, 3], reporter, sender, about)
 }
 
-/// Like [`forge_icmp`] with another type and code, about a packet of another protocol.
+/// Does the same as [`forge_icmp`] with another type and code, about a packet of another protocol.
 pub(crate) fn forge_icmp_about(
     protocol: u8,
     [kind, code]: [u8; 2],
@@ -62,7 +62,7 @@ pub(crate) fn forge_icmp_about(
     true
 }
 
-/// The header of an IPv4 packet of 28 bytes.
+/// Returns the header of an IPv4 packet of 28 bytes.
 fn ip_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr) -> [u8; 20] {
     let mut header = [
         0x45, 0, 0, 28, 0, 1, 0, 0, 64, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -74,7 +74,7 @@ fn ip_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr) -> [u8; 20] {
     header
 }
 
-/// The Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes
         .chunks(2)

@@ -20,7 +20,7 @@ impl Answer {
         Message::parse(&self.0).expect("the relay answers in STUN")
     }
 
-    /// The error code; 200 for success.
+    /// Returns the error code; 200 for success.
     pub(crate) fn code(&self) -> u16 {
         let message = self.message();
         match message.class() {
@@ -58,7 +58,7 @@ impl Answer {
             .expect("a LIFETIME")
     }
 
-    /// The answer with transaction id, NONCE and integrity blanked: all that may differ between two answers that say the same.
+    /// Returns the answer with transaction id, NONCE and integrity blanked: all that may differ between two answers that say the same.
     pub(crate) fn skeleton(&self) -> Vec<(u16, Vec<u8>)> {
         let blank = [
             AttributeType::NONCE,
@@ -92,7 +92,7 @@ pub(crate) fn replace_fingerprint(message: &mut Vec<u8>) {
     message[covered + 4..].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// The CRC of RFC 8489 §14.7, bit by bit: independent of the codec's.
+/// Returns the CRC of RFC 8489 §14.7, bit by bit: independent of the codec's.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
@@ -101,7 +101,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The value of XOR-PEER-ADDRESS for an IPv4 address (RFC 8489 §14.2).
+/// Returns the value of XOR-PEER-ADDRESS for an IPv4 address (RFC 8489 §14.2).
 pub(crate) fn xor_address(address: SocketAddr) -> Vec<u8> {
     let SocketAddr::V4(address) = address else {
         panic!("IPv4 only")

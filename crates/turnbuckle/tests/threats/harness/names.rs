@@ -126,12 +126,12 @@ fn answer(query: &[u8], records: &mut BTreeMap<&str, Record>) -> Option<Vec<u8>>
     Some(answer)
 }
 
-/// Addresses of a name, the same for each question.
+/// Returns a record of addresses of a name, the same for each question.
 pub(crate) fn always(addresses: &[IpAddr]) -> Record {
     Record::Addresses(vec![v4(addresses)])
 }
 
-/// An address for the first question about a name, and another one for all that follow.
+/// Returns a record of an address for the first question about a name, and another one for all that follow.
 pub(crate) fn first_then(first: IpAddr, then: IpAddr) -> Record {
     Record::Addresses(vec![v4(&[first]), v4(&[then])])
 }

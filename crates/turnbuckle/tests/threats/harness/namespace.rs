@@ -58,7 +58,7 @@ impl Namespace {
         Some(namespace)
     }
 
-    /// Its name, for `ip -n`.
+    /// Returns its name, for `ip -n`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +93,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// As [`Namespace::enter`]. Clients and peers bind addresses that no interface has; for IPv4 the local route is enough.
+    /// Makes a namespace as [`Namespace::enter`] does. Clients and peers bind addresses that no interface has; for IPv4 the local route is enough.
     pub(crate) fn enter() -> Option<Self> {
         let namespace = Namespace::enter(
             "sysctl ipv6/ip_nonlocal_bind 1
@@ -114,7 +114,7 @@ impl World {
         })
     }
 
-    /// The relay's IPv4 address and port.
+    /// Returns the relay's IPv4 address and port.
     pub(crate) fn server() -> SocketAddr {
         SocketAddr::new(IpAddr::from([20, 0, 0, 1]), 3478)
     }
@@ -125,7 +125,7 @@ impl World {
     /// The options by which the relay gives out both families.
     pub(crate) const RELAYS: [&str; 2] = ["--relay-ip=20.0.0.1", "--relay-ip=2a00:20::1"];
 
-    /// A public address of a client.
+    /// Returns a public address of a client.
     pub(crate) fn client(host: u8) -> IpAddr {
         IpAddr::from([21, 0, 0, host])
     }

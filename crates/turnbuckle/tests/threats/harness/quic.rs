@@ -97,12 +97,12 @@ impl QuicLink {
         link
     }
 
-    /// What has been seen so far.
+    /// Looks at what has been seen so far.
     pub(crate) fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.seen.lock().expect("no panic"))
     }
 
-    /// The socket, for whom it is shared with.
+    /// Returns the socket, for whom it is shared with.
     pub(crate) fn socket(&self) -> UdpSocket {
         self.socket.try_clone().expect("dup")
     }
@@ -249,7 +249,7 @@ impl QuicLink {
         while self.endpoint.poll_event().is_some() {}
     }
 
-    /// What was sent last that begins with a short header.
+    /// Returns what was sent last that begins with a short header.
     pub(crate) fn last_short(&self) -> Vec<u8> {
         let short = self.sent.iter().rev().find(|bytes| bytes[0] & 0x80 == 0);
         short.expect("a short header").clone()

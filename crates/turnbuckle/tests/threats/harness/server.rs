@@ -57,7 +57,7 @@ impl Server {
         Self::start_in(address, options, &[])
     }
 
-    /// The same with variables of the environment.
+    /// Starts the relay as [`Self::start`] does, with variables of the environment.
     pub(crate) fn start_in(
         address: SocketAddr,
         options: &[&str],
@@ -66,7 +66,7 @@ impl Server {
         Self::start_by(&[], address, options, environment)
     }
 
-    /// The same by a command that becomes the relay, which it is given as its last words.
+    /// Starts the relay as [`Self::start_in`] does, by a command that becomes the relay, which it is given as its last words.
     pub(crate) fn start_by(
         command: &[&str],
         address: SocketAddr,
@@ -148,22 +148,22 @@ impl Server {
         held
     }
 
-    /// The process that was started.
+    /// Returns the process that was started.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where clients send to.
+    /// Returns where clients send to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What was printed before `ready`.
+    /// Returns what was printed before `ready`.
     pub(crate) fn greeting(&self) -> String {
         self.greeting.join("\n")
     }
 
-    /// Anonymous resident memory in bytes: what the process holds beyond its mapped files (proc_pid_status(5), `RssAnon`).
+    /// Returns the anonymous resident memory in bytes: what the process holds beyond its mapped files (proc_pid_status(5), `RssAnon`).
     pub(crate) fn user_memory(&self) -> u64 {
         let status = self.proc_file("status");
         let line = status
@@ -176,8 +176,8 @@ impl Server {
         kib * 1024
     }
 
-    /// Descriptors that stay open. The relay opens one for a moment whenever it looks at the host's addresses, so the lowest of
-    /// several counts is meant.
+    /// Returns how many descriptors stay open. The relay opens one for a moment whenever it looks at the host's addresses, so the lowest of several counts is
+    /// meant.
     pub(crate) fn descriptors(&self) -> usize {
         let counts = (0..10).map(|_| {
             thread::sleep(Duration::from_millis(10));
@@ -211,7 +211,7 @@ impl Server {
         prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).expect("it is our child");
     }
 
-    /// How many connections to the relay are established, as its kernel sees them.
+    /// Returns how many connections to the relay are established, as its kernel sees them.
     pub(crate) fn descriptors_of_tcp(&self) -> usize {
         let SocketAddr::V4(address) = self.address else {
             panic!("IPv4 only")
@@ -250,7 +250,7 @@ impl Server {
         self.lines_until(text);
     }
 
-    /// What is printed up to a line with `text`, which is awaited.
+    /// Returns what is printed up to a line with `text`, which is awaited.
     pub(crate) fn lines_until(&self, text: &str) -> String {
         let deadline = Instant::now() + START_TIMEOUT;
         let mut lines = String::new();
@@ -265,7 +265,7 @@ impl Server {
         }
     }
 
-    /// What has been printed since it was asked for last.
+    /// Returns what has been printed since it was asked for last.
     pub(crate) fn lines_so_far(&self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
@@ -448,7 +448,7 @@ impl Accounting {
         );
     }
 
-    /// Connections with peers that ended, or never came to be, for `reason`.
+    /// Returns how many connections with peers ended, or never came to be, for `reason`.
     pub(crate) fn peers_ended_by(&self, reason: &str) -> u64 {
         *self
             .peer_ends
@@ -456,7 +456,7 @@ impl Accounting {
             .unwrap_or_else(|| panic!("no such reason, {reason}: {self:#?}"))
     }
 
-    /// Connections that ended for `reason`.
+    /// Returns how many connections ended for `reason`.
     pub(crate) fn closed_as(&self, reason: &str) -> u64 {
         *self
             .closes
@@ -464,7 +464,7 @@ impl Accounting {
             .unwrap_or_else(|| panic!("no such reason, {reason}: {self:#?}"))
     }
 
-    /// Requests for which the user database was asked, or not, with this result.
+    /// Returns for how many requests the user database was asked, or not, with this result.
     pub(crate) fn asked_with(&self, result: &str) -> u64 {
         *self
             .asks
@@ -472,7 +472,7 @@ impl Accounting {
             .unwrap_or_else(|| panic!("no such result, {result}: {self:#?}"))
     }
 
-    /// Datagrams dropped under `reason`.
+    /// Returns how many datagrams were dropped under `reason`.
     pub(crate) fn dropped_as(&self, reason: &str) -> u64 {
         *self
             .drops

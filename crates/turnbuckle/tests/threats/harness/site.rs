@@ -32,12 +32,12 @@ impl Site {
         }
     }
 
-    /// The address ending in `host`.
+    /// Returns the address ending in `host`.
     pub(crate) fn ip(self, host: u8) -> IpAddr {
         Ipv4Addr::new(127, self.second, self.third, host).into()
     }
 
-    /// Where this site's relay listens and relays.
+    /// Returns where this site's relay listens and relays.
     pub(crate) fn server(self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 3478)
     }

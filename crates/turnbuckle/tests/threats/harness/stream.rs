@@ -28,7 +28,7 @@ impl StreamLink {
         self.0.send(bytes).expect("the relay takes it");
     }
 
-    /// The next whole message; `None` if it does not come in a while.
+    /// Returns the next whole message; `None` if it does not come in a while.
     pub(crate) fn read_message(&mut self) -> Option<Vec<u8>> {
         match self.0.receive(TIMEOUT) {
             Ok(Received::Message(message)) => Some(message),
@@ -38,7 +38,7 @@ impl StreamLink {
         }
     }
 
-    /// What was read and is no part of a message that was asked for.
+    /// Returns what was read and is no part of a message that was asked for.
     pub(crate) fn into_unread(self) -> Vec<u8> {
         self.0.into_unread()
     }
@@ -51,12 +51,12 @@ impl StreamLink {
     }
 }
 
-/// A TCP connection that does not wait for ever.
+/// Opens a TCP connection that does not wait for ever.
 pub(crate) fn connect(server: SocketAddr) -> TcpStream {
     settled(tcp_from(None, server, TIMEOUT))
 }
 
-/// The same from an address of this host.
+/// Connects as [`connect`] does, from an address of this host.
 pub(crate) fn connect_from(ip: IpAddr, server: SocketAddr) -> TcpStream {
     settled(tcp_from(Some(ip), server, TIMEOUT))
 }

@@ -44,7 +44,7 @@ impl Tap {
         Self(socket(family, kind, flags, SockProtocol::EthAll).expect("root may"))
     }
 
-    /// The header of the next packet between these addresses; fragments but the first have no ports and are found by addresses alone.
+    /// Returns the header of the next packet between these addresses; fragments but the first have no ports and are found by addresses alone.
     #[track_caller]
     pub(crate) fn next(&self, from: SocketAddr, to: SocketAddr) -> IpHeader {
         let deadline = Instant::now() + TIMEOUT;
@@ -71,7 +71,7 @@ impl Tap {
     }
 }
 
-/// The header of `packet` if it carries UDP between these addresses.
+/// Returns the header of `packet` if it carries UDP between these addresses.
 fn header(packet: &[u8], from: SocketAddr, to: SocketAddr) -> Option<IpHeader> {
     let first = *packet.first()?;
     let (header, source, destination, ports) = if first >> 4 == 4 {

@@ -82,12 +82,12 @@ impl Authority {
         }
     }
 
-    /// A chain and its key, in PEM form.
+    /// Issues a chain and its key, in PEM form.
     pub(crate) fn issue(&self, key: Key) -> (String, String) {
         self.issue_for(key, 1975..4096)
     }
 
-    /// The same, good from the beginning of a year to that of another.
+    /// Issues a chain and its key as [`Self::issue`] does, good from the beginning of a year to that of another.
     pub(crate) fn issue_for(&self, key: Key, years: Range<i32>) -> (String, String) {
         let pair = key.pair();
         let mut params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
@@ -105,12 +105,12 @@ impl Authority {
         path
     }
 
-    /// The root in a file.
+    /// Writes the root to a file, and returns its path.
     pub(crate) fn root_file(&self) -> PathBuf {
         self.write("root.pem", &self.root)
     }
 
-    /// The relay's options for a new certificate and key.
+    /// Returns the relay's options for a new certificate and key.
     pub(crate) fn options(&self, key: Key) -> [String; 2] {
         let (chain, key) = self.issue(key);
         let option = |name, path: &Path| format!("--{name}={}", path.display());
@@ -120,18 +120,18 @@ impl Authority {
         ]
     }
 
-    /// A DTLS client that trusts this authority alone.
+    /// Returns a DTLS client that trusts this authority alone.
     pub(crate) fn dtls_client(&self) -> Dtls {
         Dtls::new(&self.root, None)
     }
 
-    /// The same with a certificate of its own, issued by `by`.
+    /// Returns a DTLS client as [`Self::dtls_client`] does, with a certificate of its own, issued by `by`.
     pub(crate) fn dtls_client_of(&self, by: &Self) -> Dtls {
         let (chain, key) = by.issue(Key::P256);
         Dtls::new(&self.root, Some((&chain, &key)))
     }
 
-    /// A client that trusts this authority alone.
+    /// Returns a client that trusts this authority alone.
     pub(crate) fn client(&self) -> Tls {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(self.root.as_bytes()).expect("PEM");
@@ -170,7 +170,7 @@ impl Tls {
         self.on(connect(server))
     }
 
-    /// What a client of rustls is made of.
+    /// Returns the configuration of rustls for the client.
     pub(super) fn config(&self) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -203,7 +203,7 @@ impl Tls {
         Ok(stream)
     }
 
-    /// A stream of messages over TLS.
+    /// Returns a stream of messages over TLS.
     pub(crate) fn link(&self, server: SocketAddr) -> StreamLink {
         StreamLink::new(self.connect(server).expect("a handshake"))
     }
