@@ -2,8 +2,8 @@
 
 use turnbuckle_quic::{CONNECTION_ID_LEN, Ids, Keys};
 
-/// Whatever arrives, a slow reading of RFC 8999 agrees on whose datagram it is; and an id of a shard is found where a header has it, if all of it is
-/// there.
+/// Checks that a slow reading of RFC 8999 agrees on whose datagram it is, whatever arrives; and that an id of a shard is found where a header has it, if all of
+/// it is there.
 pub fn connection_ids(bytes: &[u8]) {
     let ids = Keys::new(&[7; 32]).ids();
     assert_eq!(ids.shard_of_datagram(bytes), read_slowly(&ids, bytes));
@@ -29,7 +29,7 @@ pub fn connection_ids(bytes: &[u8]) {
     }
 }
 
-/// RFC 8999 §5.1 and §5.2, word by word: in a long header the version has four bytes, and then a byte says how long the id is.
+/// Finds whose a datagram is by RFC 8999 §5.1 and §5.2, word by word: in a long header the version has four bytes, and then a byte says how long the id is.
 fn read_slowly(ids: &Ids, datagram: &[u8]) -> Option<u8> {
     let mut bytes = datagram.iter().copied();
     let is_long = bytes.next()? >= 0x80;

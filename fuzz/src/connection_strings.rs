@@ -7,7 +7,7 @@ use turnbuckle_users::{MongoSource, MysqlSource, PostgresSource, RedisAddress, S
 /// A password that stands nowhere else.
 const SECRET: &str = "Sw0rdf1sh";
 
-/// Whatever stands behind a password, the string is read or refused, and the password is in nothing that is said of it.
+/// Checks that the string is read or refused, whatever stands behind a password, and that the password is in nothing that is said of it.
 pub fn connection_strings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for before in ["", "password=", "user=turn password="] {

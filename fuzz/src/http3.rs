@@ -8,7 +8,7 @@ use turnbuckle_masque::h3::{Code, Dropped, Event, NotSent, Payload, Server, Stre
 /// What the fields of a section may come to.
 const SIZE_MAX: usize = 2000;
 
-/// Whatever arrives is decoded or not, never to more than allowed; and what was decoded is the same after it was encoded.
+/// Checks that whatever arrives is decoded or not, never to more than allowed; and that what was decoded is the same after it was encoded.
 pub fn field_section(bytes: &[u8]) {
     let Ok(fields) = decode(bytes, SIZE_MAX) else {
         return;
@@ -33,8 +33,8 @@ pub fn field_section(bytes: &[u8]) {
     assert_eq!(decode(&encode(&borrowed), SIZE_MAX), Ok(fields));
 }
 
-/// A script of what a client does makes the same of a connection whether its bytes come at once or one by one, and nothing is done with a connection
-/// that is closed.
+/// Checks that a script of what a client does makes the same of a connection whether its bytes come at once or one by one, and that nothing is done with a
+/// connection that is closed.
 pub fn http3_streams(script: &[u8]) {
     let (mut at_once, mut byte_by_byte) = (World::new(), World::new());
     let mut rest = script;
@@ -74,7 +74,7 @@ impl World {
         world
     }
 
-    /// The lower bits of `what` name a stream, the others what happens there.
+    /// Carries out one step of the script. The lower bits of `what` name a stream, the others what happens there.
     fn carry_out(&mut self, what: u8, bytes: &[u8], piece_len: usize) {
         let Self { server, below, .. } = self;
         let stream = STREAMS[usize::from(what & 7)];

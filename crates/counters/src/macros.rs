@@ -77,14 +77,14 @@ macro_rules! reasons {
             /// All of them, in the order of [`Self::index`].
             $visibility const ALL: [Self; [$($label),+].len()] = [$(Self::$reason),+];
 
-            /// The label: lower case with underscores, the same for ever.
+            /// Returns the label: lower case with underscores, the same for ever.
             $visibility const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$reason => $label,)+
                 }
             }
 
-            /// The position in [`Self::ALL`].
+            /// Returns the position in [`Self::ALL`].
             $visibility const fn index(self) -> usize {
                 self as usize
             }

@@ -165,7 +165,7 @@ impl RealmUsers {
 }
 
 impl PartialEq for RealmUsers {
-    /// Leaves of equal users may begin at different names.
+    /// Compares the users in their order: leaves of equal users may begin at different names.
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
     }

@@ -17,13 +17,13 @@ use turnbuckle_wire::{
 
 const ID: TransactionId = TransactionId::new([0x5A; 12]);
 
-/// Target 1: whatever the bytes, the decoder agrees with the reference, on the bytes and on their repaired form.
+/// Checks target 1: whatever the bytes, the decoder agrees with the reference, on the bytes and on their repaired form.
 pub fn message_decode(bytes: &[u8]) {
     decode_like_reference(bytes);
     decode_like_reference(&repaired(bytes));
 }
 
-/// Target 2: a message that parses can be written again, and a script of writer calls reads back as written.
+/// Checks target 2: a message that parses can be written again, and a script of writer calls reads back as written.
 pub fn message_round_trip(bytes: &[u8]) {
     for bytes in [bytes, &repaired(bytes)] {
         if let Ok(message) = Message::parse(bytes) {
@@ -33,7 +33,7 @@ pub fn message_round_trip(bytes: &[u8]) {
     run_script(bytes);
 }
 
-/// Target 3: no attribute value makes a getter panic, and every value a getter returns can be written and read again.
+/// Checks target 3: no attribute value makes a getter panic, and every value a getter returns can be written and read again.
 pub fn attribute_semantics(bytes: &[u8]) {
     for bytes in [bytes, &repaired(bytes)] {
         if let Ok(message) = Message::parse(bytes) {
@@ -63,7 +63,7 @@ pub fn attribute_semantics(bytes: &[u8]) {
     }
 }
 
-/// Target 5: the first byte decides, and no datagram is accepted by the parser of another protocol.
+/// Checks target 5: the first byte decides, and no datagram is accepted by the parser of another protocol.
 pub fn demux(bytes: &[u8]) {
     let protocol = bytes.first().map(|&first| classify(first));
     if let Ok(message) = Message::parse(bytes) {
@@ -89,7 +89,7 @@ pub fn demux(bytes: &[u8]) {
     }
 }
 
-/// The same bytes with a good header, and with a good checksum if they end in FINGERPRINT: a fuzzer does not guess a CRC.
+/// Returns the same bytes with a good header, and with a good checksum if they end in FINGERPRINT: a fuzzer does not guess a CRC.
 fn repaired(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes.truncate((20 + 65_532).min(bytes.len() & !3));

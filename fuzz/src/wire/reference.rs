@@ -3,7 +3,7 @@
 
 use turnbuckle_wire::AttributeType;
 
-/// CRC-32 of ITU V.42, bit by bit.
+/// Returns the CRC-32 of ITU V.42, bit by bit.
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for &byte in bytes {
@@ -25,7 +25,7 @@ pub(super) struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// `None` if the bytes are no STUN message.
+    /// Decodes a message. Returns `None` if the bytes are no STUN message.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let length = usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]));
         if bytes.len() < 20

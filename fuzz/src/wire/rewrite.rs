@@ -28,7 +28,7 @@ pub(super) fn read_and_rewrite(message: &Message<'_>) {
     assert_eq!(second, buf[..len]);
 }
 
-/// `None` if no typed getter returns a value.
+/// Writes the first attribute as it is read. Returns `None` if no typed getter returns a value.
 fn write_what_is_read(message: &Message<'_>, writer: &mut MessageWriter<'_>) -> Option<()> {
     let kind = message.attributes().next()?.kind;
     match kind {

@@ -106,7 +106,7 @@ impl Script<'_> {
         }
     }
 
-    /// One call: the type it writes, how to recognise the value, and whether the writer may accept it.
+    /// Makes one call, and returns the type it writes, how to recognise the value, and whether the writer may accept it.
     fn step(&mut self, writer: &mut MessageWriter<'_>) -> (AttributeType, Check, bool) {
         match self.u8() % 22 {
             0 => {
@@ -320,7 +320,7 @@ impl Script<'_> {
     }
 }
 
-/// A step whose value the writer always accepts.
+/// Returns a step whose value the writer always accepts.
 fn step(
     kind: AttributeType,
     check: impl Fn(&Message<'_>) -> bool + 'static,
@@ -328,7 +328,7 @@ fn step(
     (kind, Box::new(check), true)
 }
 
-/// Fewer than 128 characters; bytes that continue none count as none.
+/// Returns whether a text has fewer than 128 characters; bytes that continue none count as none.
 fn is_short(text: &[u8]) -> bool {
     text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() < 128
 }

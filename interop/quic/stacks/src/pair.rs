@@ -177,7 +177,7 @@ macro_rules! stack {
                     Ok(pair)
                 }
 
-                /// A millisecond in which both sides send and receive.
+                /// Lets a millisecond pass in which both sides send and receive.
                 fn exchange(&mut self) -> anyhow::Result<()> {
                     let Self { client, server, now } = self;
                     client.send(*now, server);

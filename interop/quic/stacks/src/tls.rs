@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-/// TLS of both sides, AES-128-GCM alone.
+/// Returns the TLS configurations of both sides, AES-128-GCM alone.
 pub(crate) fn configurations() -> anyhow::Result<(Arc<rustls::ServerConfig>, Arc<rustls::ClientConfig>)> {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let certificate = CertificateDer::from(certified.cert);

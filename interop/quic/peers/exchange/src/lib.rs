@@ -32,14 +32,14 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether bytes go up, and how many, for each run.
+    /// Returns whether bytes go up, and how many, for each run.
     pub fn transfers(&self) -> impl Iterator<Item = (bool, u64)> {
         let up = self.up.iter().map(|mib| (true, mib << 20));
         let all = up.chain(self.down.iter().map(|mib| (false, mib << 20)));
         all.flat_map(|transfer| std::iter::repeat_n(transfer, self.runs.into()))
     }
 
-    /// The time that a run may take.
+    /// Returns the time that a run may take.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
@@ -48,7 +48,7 @@ impl Task {
 /// Bytes after which the payload repeats.
 const PERIOD: usize = 65_521;
 
-/// The block that payloads are pieces of.
+/// Returns the block that payloads are pieces of.
 pub fn block() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let byte = |_| {
@@ -81,7 +81,7 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Length and CRC-32.
+    /// Returns the length and the CRC-32.
     pub fn checked(self) -> (u64, u32) {
         let mut hasher = crc32fast::Hasher::new();
         self.pieces().for_each(|piece| hasher.update(piece));
@@ -89,7 +89,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// What an answer begins with, if this has come.
+/// Returns what an answer begins with, if this has come.
 pub fn head((len, hash): (u64, u32)) -> Vec<u8> {
     [&len.to_be_bytes()[..], &hash.to_be_bytes()].concat()
 }

@@ -26,7 +26,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with one suite or all, which resumes sessions or does not.
+    /// Makes a client with one suite or all, which resumes sessions or does not.
     pub fn new(suite: Option<Suite>, resumes: bool) -> anyhow::Result<Self> {
         let mut provider = aws_lc_rs::default_provider();
         if let Some(suite) = suite {
@@ -52,7 +52,7 @@ impl Client {
         Ok(Self { config, shown })
     }
 
-    /// How many certificates it was shown: none for a session that was resumed.
+    /// Returns how many certificates it was shown: none for a session that was resumed.
     pub fn shown(&self) -> u32 {
         self.shown.load(Ordering::Relaxed)
     }

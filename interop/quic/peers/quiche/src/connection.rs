@@ -103,7 +103,7 @@ impl Connection {
         Ok(done)
     }
 
-    /// Bytes of the stream, now in the buffer, and whether they are its last.
+    /// Reads bytes of the stream into the buffer, and returns how many and whether they are its last.
     fn read(&mut self) -> anyhow::Result<Option<(usize, bool)>> {
         if !self.quic.stream_readable(STREAM) {
             return Ok(None);
@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// What there was, or nothing for now.
+/// Returns what there was, or nothing for now.
 fn some<T>(result: quiche::Result<T>) -> quiche::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -234,7 +234,7 @@ async fn connect(client: &Client, config: &ClientConfig) -> anyhow::Result<(Endp
     Ok((endpoint, connection))
 }
 
-/// Any address of the family of a server's.
+/// Returns any address of the family of a server's.
 fn any(server: SocketAddr) -> SocketAddr {
     if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
 }
