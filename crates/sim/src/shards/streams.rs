@@ -1,8 +1,8 @@
 //! The connections of a simulated data path: read in part, written in part, joined, moved to another shard.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::net::SocketAddr;
+use std::{io, mem};
 
 use turnbuckle_datapath::{
     Accepted, Admission, Content, DetachedStream, Handler, Listen, Memory, SendFailure, SendQueue,
@@ -71,12 +71,22 @@ struct Stream {
     ending: Option<StreamEnd>,
 }
 
-/// A connection between two shards.
+/// A connection between two shards. It is closed when nobody takes it in, as when the process is killed meanwhile.
 struct Moving {
-    wire: WireId,
+    host: SharedHost,
+    /// `None` once a shard has it.
+    wire: Option<WireId>,
     kept: Vec<u8>,
     is_cut: bool,
     outgoing: VecDeque<Waiting>,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire {
+            self.host.lock().wires.end(wire);
+        }
+    }
 }
 
 /// The connections of one shard.
@@ -129,7 +139,7 @@ impl Streams {
                 host.wires.end(stream.wire);
             }
         }
-        for address in std::mem::take(&mut self.listeners).into_values() {
+        for address in mem::take(&mut self.listeners).into_values() {
             host.relays.remove(&address);
         }
         self.arrivals.retain(|(_, wire)| {
@@ -541,7 +551,8 @@ impl Streams {
     pub(super) fn detach(&mut self, id: StreamId) -> Option<DetachedStream> {
         let stream = self.remove(id)?;
         Some(DetachedStream::new(Moving {
-            wire: stream.wire,
+            host: self.host.clone(),
+            wire: Some(stream.wire),
             kept: stream.unread.kept,
             is_cut: stream.unread.is_cut,
             outgoing: stream.outgoing,
@@ -549,18 +560,14 @@ impl Streams {
     }
 
     pub(super) fn adopt(&mut self, stream: DetachedStream) -> io::Result<StreamId> {
-        let moving: Moving = stream.into_inner().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut host = self.host.lock();
-        if let Err(error) = host.descriptor() {
-            host.wires.end(moving.wire); // the connection is closed with what it was kept in
-            return Err(error);
-        }
-        drop(host);
-        let id = self.insert(moving.wire, false);
+        let mut moving: Moving = stream.into_inner().ok_or(io::ErrorKind::InvalidInput)?;
+        self.host.lock().descriptor()?;
+        let wire = moving.wire.take().ok_or(io::ErrorKind::NotConnected)?;
+        let id = self.insert(wire, false);
         self.change(id, |stream| {
-            stream.unread.kept = moving.kept;
+            stream.unread.kept = mem::take(&mut moving.kept);
             stream.unread.is_cut = moving.is_cut;
-            stream.outgoing = moving.outgoing;
+            stream.outgoing = mem::take(&mut moving.outgoing);
         });
         Ok(id)
     }
