@@ -129,7 +129,7 @@ class Client(QuicConnectionProtocol):
 
 
 @contextlib.asynccontextmanager
-async def connected(port: int = PORT, takes_datagrams: bool = True):
+async def _connected(port: int = PORT, takes_datagrams: bool = True):
     configuration = QuicConfiguration(
         is_client=True,
         alpn_protocols=["h3"],
@@ -236,7 +236,7 @@ def aioquic_loses_nothing_through_a_tunnel(starting, peer):
     """A few are under way at a time, as many as the client can handle: what it loses itself is nobody's."""
 
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(PEER_HOST, peer.port)
             sent, under_way = 0, set()
             while sent < COUNT or under_way:
@@ -265,7 +265,7 @@ def aioquic_gets_a_page_by_http3_through_a_tunnel(starting, page):
     host, port = page["address"].rsplit(":", 1)
 
     async def talk() -> bytes:
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(host, port)
             return await asyncio.wait_for(_page(client, stream, (host, int(port))), PATIENCE * 10)
 
@@ -312,7 +312,7 @@ async def _page(client: Client, stream: int, address: tuple[str, int]) -> bytes:
 def aioquic_has_many_tunnels_on_a_connection_and_what_is_for_one_comes_through_no_other(starting, peer):
     async def talk():
         other_peer = Peer()
-        async with connected() as client, connected(TLS_PORT) as other:
+        async with _connected() as client, _connected(TLS_PORT) as other:
             streams = [await client.open(PEER_HOST, peer.port) for _ in range(20)]
             theirs = await other.open(PEER_HOST, other_peer.port)
             settings = client.http.received_settings
@@ -351,7 +351,7 @@ def a_request_is_read_whose_fields_are_in_the_static_table_and_in_huffmans_code(
     sections = []
 
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             encode = client.http._encode_headers
             client.http._encode_headers = lambda *arguments: sections.append(encode(*arguments)) or sections[-1]
             client.send(await client.open(PEER_HOST, peer.port), b"on")
@@ -372,7 +372,7 @@ def a_request_is_read_whose_fields_are_in_the_static_table_and_in_huffmans_code(
 #= UDPX-26
 def who_does_not_take_datagrams_gets_capsules(starting, peer):
     async def talk():
-        async with connected(takes_datagrams=False) as client:
+        async with _connected(takes_datagrams=False) as client:
             stream = await client.open(PEER_HOST, peer.port)
             for size in (0, 1, 1200, 9000):
                 payload = os.urandom(size)
@@ -401,7 +401,7 @@ def who_does_not_take_datagrams_gets_capsules(starting, peer):
 #= UDPX-18
 def nothing_is_kept_of_a_capsule_that_is_passed_over_however_long_it_is(starting, peer):
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(PEER_HOST, peer.port)
             piece = b"x" * 16384
             # The first one gives the buffers of a connection their size.
@@ -424,7 +424,7 @@ def nothing_is_kept_of_a_capsule_that_is_passed_over_however_long_it_is(starting
 
 def a_tunnel_that_carries_nothing_for_a_while_is_there(starting, peer):
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(PEER_HOST, peer.port)
             await asyncio.sleep(IDLE)
             client.send(stream, b"still")
@@ -448,7 +448,7 @@ def a_tunnel_that_carries_nothing_for_a_while_is_there(starting, peer):
 #= V-92
 def each_request_that_is_not_granted_is_answered_why(starting, peer):
     async def talk(canary_port: int):
-        async with connected() as client:
+        async with _connected() as client:
             for fields, status in (
                 ({"host": "a", "port": 0}, 400),
                 ({"host": "::1", "port": 1}, 400),
@@ -463,7 +463,7 @@ def each_request_that_is_not_granted_is_answered_why(starting, peer):
                 assert await client.next(client.ask("192.0.2.1", 1, **fields)) == ErrorCode.H3_MESSAGE_ERROR, fields
         hosts = ["127.0.0.1", "localhost", "0.0.0.0", HOST, "10.0.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255"]
         hosts += ["::1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fe80::1", "fc00::1", "::"]
-        async with connected() as client:
+        async with _connected() as client:
             for host in hosts:
                 stream = client.ask(host.replace(":", "%3A"), canary_port)
                 client.send(stream, b"canary")
@@ -488,13 +488,13 @@ def each_request_that_is_not_granted_is_answered_why(starting, peer):
 #= V-88
 def a_user_has_three_attempts_on_a_connection_and_one_quota_for_its_tunnels(starting, peer):
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             for user in (None, ("alice", "looking-glass")):
                 status, fields = await client.answer(client.ask(PEER_HOST, peer.port, user))
                 assert (status, fields["proxy-authenticate"]) == (407, f'Basic realm="{REALM}", charset="UTF-8"')
             client.ask(PEER_HOST, peer.port, ("mallory", "wonderland"))
             assert await asyncio.wait_for(client.closed, PATIENCE) == ErrorCode.H3_EXCESSIVE_LOAD
-        async with connected() as client, connected() as other:
+        async with _connected() as client, _connected() as other:
             await client.open(PEER_HOST, peer.port)
             await client.open(PEER_HOST, peer.port)
             status, fields = await other.answer(other.ask(PEER_HOST, peer.port))
@@ -513,7 +513,7 @@ def a_user_has_three_attempts_on_a_connection_and_one_quota_for_its_tunnels(star
 #= UDPX-17
 def datagrams_may_come_before_the_answer_and_a_target_that_is_not_there_ends_its_tunnel(starting, peer):
     async def talk(nobody: int):
-        async with connected() as client:
+        async with _connected() as client:
             stream = client.ask(PEER_HOST, peer.port)
             client.send(stream, b"early")
             assert (await client.answer(stream))[0] == 200
@@ -538,7 +538,7 @@ def datagrams_may_come_before_the_answer_and_a_target_that_is_not_there_ends_its
 #= UDPX-21
 def a_payload_too_large_for_a_packet_is_dropped_and_not_sent_in_a_capsule(starting, peer):
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(PEER_HOST, peer.port)
             client.send(stream, b"first")
             assert await client.payload(stream) == b"tsrif"
@@ -554,7 +554,7 @@ def a_payload_too_large_for_a_packet_is_dropped_and_not_sent_in_a_capsule(starti
 #= H3-23
 def while_the_relay_drains_clients_are_told_and_keep_their_tunnels(starting, peer):
     async def talk():
-        async with connected() as client:
+        async with _connected() as client:
             stream = await client.open(PEER_HOST, peer.port)
             relay.process.send_signal(signal.SIGUSR1)
             code = None
