@@ -55,6 +55,11 @@ impl Backlog {
         }
     }
 
+    /// Returns whether nothing is handled when it comes in this turn, because there are calls.
+    pub(super) const fn defers(&self) -> bool {
+        self.defers
+    }
+
     /// Gives the turn that begins its share, and returns it.
     pub(super) fn turn_started(&mut self, has_calls: bool) -> usize {
         self.defers = has_calls;

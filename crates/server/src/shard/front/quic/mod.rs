@@ -110,8 +110,6 @@ struct Quic {
     shard: u8,
     /// What connections have received and no turn has handled.
     backlog: Backlog,
-    /// There are calls by TURN in this turn.
-    has_calls: bool,
     connections: Connections,
     door: Door,
     surroundings: Surroundings,
@@ -151,7 +149,6 @@ impl QuicFront {
     pub(in crate::shard) fn turn_started(&mut self, now: Time, has_calls: bool) {
         if let Some(quic) = &mut self.quic {
             quic.now = quic.instant(now);
-            quic.has_calls = has_calls;
             let share = quic.backlog.turn_started(has_calls);
             quic.endpoint.limit_turn(share);
         }
@@ -159,7 +156,7 @@ impl QuicFront {
 
     /// Returns whether the end of this turn has work that calls by TURN should not wait for.
     pub(in crate::shard) fn keeps_calls(&self) -> bool {
-        let quic = self.quic.as_ref().filter(|quic| quic.has_calls);
+        let quic = self.quic.as_ref().filter(|quic| quic.backlog.defers());
         quic.is_some_and(|quic| quic.backlog.len() > 0 || quic.endpoint.has_ready())
     }
 
@@ -335,7 +332,6 @@ impl Quic {
             ids,
             shard,
             backlog: Backlog::new(),
-            has_calls: false,
             connections: Connections::new(book),
             door: Door::new(resolver, serves_bound),
             surroundings,
