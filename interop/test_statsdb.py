@@ -120,6 +120,17 @@ def _plain(words: list[str]) -> list[str]:
     return [re.sub(r"((?:rcv|sent)[pb])=\d+", r"\1=N", word) for word in words]
 
 
+def a_call_that_is_over_before_redis_answers_is_told_all_the_same(redis, starting, client):
+    with redis.paused():
+        server = starting()
+        caller = client(server)
+        caller.allocate()
+        caller.release()
+    waiting.await_condition(lambda: redis.told("/total_traffic/peer"), "the end of the session")
+    told = redis.told("/status")
+    assert [text.split()[0] for text in told] == ["new", "refreshed", "deleted"], told
+
+
 def traffic_is_told_after_4096_datagrams_and_the_sum_at_the_end(hosts, redis, starting, client):
     server = starting()
     caller = client(server)

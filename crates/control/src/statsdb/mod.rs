@@ -1,6 +1,6 @@
 //! Tells a Redis server what happens to sessions, with coturn's keys, values, channels and order (`redis-statsdb`).
 //!
-//! Invariant: what is live is known here by events alone, whether Redis is there or not. When it comes back, and when events were missed, the keys
+//! Invariant: what is live is known here by events alone, which wait while Redis is not there. When it comes back, and when events were missed, the keys
 //! are made to agree with that ([`Statsdb::mend`]), so no status stays that belongs to no session.
 
 mod live;
@@ -91,8 +91,9 @@ impl Statsdb {
         let mut was_up = true;
         let mut second_look = None;
         loop {
+            // Events wait in the queue until the server is there: what has begun and ended meanwhile is told all the same.
             let opened = tokio::select! {
-                opened = self.open() => opened,
+                opened = RedisStore::open(&self.address) => opened,
                 _ = &mut stop => return,
             };
             let why = match opened {
@@ -112,47 +113,10 @@ impl Statsdb {
             }
             was_up = false;
             tokio::select! {
-                () = self.follow_for(pause) => pause = (pause * 2).min(PAUSES[1]),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSES[1]),
                 _ = &mut stop => return,
             }
         }
-    }
-
-    /// Connects, and follows events meanwhile.
-    async fn open(&mut self) -> Result<RedisStore, RedisError> {
-        let address = self.address.clone();
-        let opening = RedisStore::open(&address);
-        tokio::pin!(opening);
-        loop {
-            tokio::select! {
-                opened = &mut opening => return opened,
-                () = self.follow() => {}
-            }
-        }
-    }
-
-    /// Takes note of events that nobody can be told of, for this time.
-    async fn follow_for(&mut self, pause: Duration) {
-        let over = tokio::time::sleep(pause);
-        tokio::pin!(over);
-        loop {
-            tokio::select! {
-                () = &mut over => return,
-                () = self.follow() => {}
-            }
-        }
-    }
-
-    /// Waits for events and takes note of them. They are lost to the server.
-    async fn follow(&mut self) {
-        let Some(first) = self.inbox.queue.recv().await else {
-            // None will come any more.
-            return std::future::pending().await;
-        };
-        let events = self.waiting(Some(first));
-        self.inbox.losses.add_unused(events.len());
-        let writes = self.note(events);
-        self.live.doubt(&writes);
     }
 
     /// Returns events that wait, after `first`: as many as make one exchange.
