@@ -26,6 +26,8 @@ TURNBUCKLE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[2] /
 PORT = 4433
 
 ALPN = "turnbuckle-perf"
+#: socket(7); Python has no name for it.
+_SO_RCVBUFFORCE = 33
 _PERIOD = 65_521
 _MASK = 2**64 - 1
 
@@ -94,8 +96,7 @@ async def move(server: str, port: int, local: str, up: int, down: int, meanwhile
     connection = QuicConnection(configuration=configuration, session_ticket_handler=tickets.append)
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ipaddress.ip_address(server).version == 6 else socket.AF_INET
-    udp = socket.socket(family, socket.SOCK_DGRAM)
-    udp.bind((local, 0))
+    udp = _socket(family, local)
     transport, protocol = await loop.create_datagram_endpoint(lambda: QuicConnectionProtocol(connection), sock=udp)
     protocol.current_transport = transport
     try:
@@ -121,12 +122,19 @@ async def move(server: str, port: int, local: str, up: int, down: int, meanwhile
         protocol.current_transport.close()
 
 
+def _socket(family: int, local: str) -> socket.socket:
+    """With room for bursts, as `exchange::socket` of the peers in Rust has it."""
+    udp = socket.socket(family, socket.SOCK_DGRAM)
+    udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 8 * 1024 * 1024)
+    udp.bind((local, 0))
+    return udp
+
+
 async def another_port(protocol: QuicConnectionProtocol) -> None:
     """Has the client send from another socket from here on, as after a NAT has forgotten it."""
     old = protocol.current_transport
     address = old.get_extra_info("sockname")
-    udp = socket.socket(old.get_extra_info("socket").family, socket.SOCK_DGRAM)
-    udp.bind((address[0], 0))
+    udp = _socket(old.get_extra_info("socket").family, address[0])
     loop = asyncio.get_running_loop()
     protocol.current_transport, _ = await loop.create_datagram_endpoint(lambda: protocol, sock=udp)
     old.close()

@@ -4,7 +4,8 @@
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 #[cfg(feature = "tls")]
@@ -43,6 +44,23 @@ impl Task {
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
+}
+
+/// Room for what has come that a client's socket asks for, bytes: a window's worth, though the client is not scheduled for a while. A path that loses
+/// nothing is to lose nothing. After a client has moved it matters most: the server may send one datagram to the new address until it hears from there
+/// (RFC 9000 §8.1), and a client that only receives says nothing more when that one is lost.
+const RECEIVE_BUFFER_LEN: usize = 8 << 20;
+
+/// Returns a socket towards a server, with room for bursts as far as the system allows it.
+pub fn socket(server: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any)?;
+    // Without the privilege the system's bound holds.
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_LEN).is_err() {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_LEN)?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// Bytes after which the payload repeats.

@@ -198,8 +198,7 @@ fn some<T>(result: quiche::Result<T>) -> quiche::Result<Option<T>> {
 }
 
 fn socket(server: SocketAddr, poll: &Poll, number: usize) -> anyhow::Result<UdpSocket> {
-    let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let mut socket = UdpSocket::bind(any)?;
+    let mut socket = UdpSocket::from_std(exchange::socket(server)?);
     socket.connect(server)?;
     poll.registry().register(&mut socket, Token(number), Interest::READABLE)?;
     Ok(socket)

@@ -105,8 +105,7 @@ fn transport(mtu: u16) -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-fn endpoint(address: SocketAddr, mtu: u16, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
-    let socket = UdpSocket::bind(address).with_context(|| address.to_string())?;
+fn endpoint(socket: UdpSocket, mtu: u16, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(mtu.max(1_472))?;
     Ok(Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?)
@@ -115,7 +114,8 @@ fn endpoint(address: SocketAddr, mtu: u16, server: Option<ServerConfig>) -> anyh
 async fn serve(listen: SocketAddr, mtu: u16, is_quiet: bool) -> anyhow::Result<()> {
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls::server()?)?));
     config.transport_config(transport(mtu));
-    let endpoint = endpoint(listen, mtu, Some(config))?;
+    let socket = UdpSocket::bind(listen).with_context(|| listen.to_string())?;
+    let endpoint = endpoint(socket, mtu, Some(config))?;
     println!("{}", json!({"event": "ready", "listen": endpoint.local_addr()?.to_string()}));
     let block: Arc<[u8]> = exchange::block().into();
     let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
@@ -174,7 +174,7 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
             let (connected, cpu_before_ns) = (Instant::now(), cpu_ns());
             let change = || {
                 match client.change {
-                    Some(Change::Path) => endpoint.rebind(UdpSocket::bind(any(client.server))?)?,
+                    Some(Change::Path) => endpoint.rebind(exchange::socket(client.server)?)?,
                     Some(Change::Key) => connection.force_key_update(),
                     None => {}
                 }
@@ -182,7 +182,7 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
             };
             let work = stream::ask(&connection, is_up, payload, checked, change);
             let Ok(done) = tokio::time::timeout(timeout, work).await else {
-                bail!("not done within {timeout:?}");
+                bail!("not done within {timeout:?}: {:?}", connection.stats());
             };
             done?;
             let (took, cpu_ns) = (connected.elapsed(), cpu_ns() - cpu_before_ns);
@@ -229,14 +229,9 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
 
 /// Makes a connection from a socket of its own.
 async fn connect(client: &Client, config: &ClientConfig) -> anyhow::Result<(Endpoint, Connection)> {
-    let endpoint = endpoint(any(client.server), client.mtu, None)?;
+    let endpoint = endpoint(exchange::socket(client.server)?, client.mtu, None)?;
     let connection = endpoint.connect_with(config.clone(), client.server, "localhost")?.await?;
     Ok((endpoint, connection))
-}
-
-/// Returns any address of the family of a server's.
-fn any(server: SocketAddr) -> SocketAddr {
-    if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
 }
 
 /// Returns the CPU time of the process so far, user and system.

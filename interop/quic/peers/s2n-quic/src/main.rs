@@ -2,12 +2,11 @@
 //! prints the same events, without figures.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
-
 use anyhow::{bail, ensure};
 use clap::Parser;
 use exchange::{Payload, Suite, Task, head};
 use s2n_quic::client::Connect;
+use s2n_quic::provider::io::tokio::Provider as Io;
 use s2n_quic::provider::tls::rustls::Client as Tls;
 use s2n_quic::{Client, Connection};
 use serde_json::json;
@@ -26,8 +25,8 @@ struct Command {
 async fn main() -> anyhow::Result<()> {
     let command = Command::parse();
     let tls = exchange::Client::new(command.suite, false)?;
-    let any: SocketAddr = if command.task.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let client = Client::builder().with_tls(Tls::from(tls.config))?.with_io(any)?.start()?;
+    let io = Io::builder().with_rx_socket(exchange::socket(command.task.server)?)?.build()?;
+    let client = Client::builder().with_tls(Tls::from(tls.config))?.with_io(io)?.start()?;
     let (block, timeout) = (exchange::block(), command.task.timeout());
     for (is_up, size) in command.task.transfers() {
         let run = async {
