@@ -1,10 +1,11 @@
 """What the tests of every database ask, of MongoDB's protocol: FerretDB on PostgreSQL, and a build that has the driver. `scripts/test-mongo` runs it.
 
-Its name is not that of a test file, because the build and the server of the other tests have no MongoDB. Debian builds coturn without MongoDB, so
-that only ours is tried here.
+Its name is not that of a test file, because the build and the server of the other tests have no MongoDB. Debian builds coturn without it too: the
+one here is built from the source of Debian's package (`interop/setup ferretdb`).
 """
 
 import contextlib
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,20 +19,24 @@ from test_database import (  # noqa: F401
     realms_of_origins_and_quotas_that_either_program_sets_count_for_either_server,
     secrets_that_either_program_adds_count_for_either_server,
     users_whom_either_program_adds_are_served_by_either_server,
+    what_one_program_has_written_both_list_and_the_other_removes,
 )
 
 from conftest import INTEROP, SERVERS, TARGET
-from harness import pages, sql_databases, turn, waiting
+from harness import pages, sql_databases, turn, uclient, waiting
 from harness.process import Process
 from harness.server import Server
 from harness.topology import Namespace
 
 _HEADING = "MongoDB"
 _PROGRAM = TARGET / "debug" / "turnbuckle"
+_COTURN = INTEROP / ".build/coturn/bin"
 
 
-class Ferret:
+class Ferret(sql_databases.Lists):
     """A server where the page has it, and the database that it keeps everything in."""
+
+    origin_line = "{1} ==>> {0}"
 
     def __init__(self, namespace: Namespace, folder: Path):
         self.namespace, self._folder = namespace, folder
@@ -63,12 +68,17 @@ class Ferret:
         def drop_all(database):
             for name in database.list_collection_names():
                 database.drop_collection(name)
+            # coturn's turnadmin sets options of realms that have a document, and no others.
+            database["realm"].insert_many([{"realm": Server.realm}, {"realm": "north.gov"}])
 
         self._call(drop_all)
 
     def deny_peer(self, realm: str, peer: str) -> None:
         add = {"$addToSet": {"denied_peer_ip": f"{peer}-{peer}"}}
         self._call(lambda database: database["realm"].update_one({"realm": realm}, add, upsert=True))
+
+    def key(self, realm: str, user: str) -> str:
+        return self._call(lambda database: database["turnusers_lt"].find_one({"realm": realm, "name": user})["hmackey"])
 
     def put_token_key(self, name: str, key: str, cipher: str) -> None:
         document = {"kid": name, "ikm_key": key, "as_rs_alg": cipher, "realm": "", "timestamp": 0, "lifetime": 0}
@@ -95,27 +105,33 @@ def turnadmin(tmp_path) -> str:
 
 
 @pytest.fixture
-def administer(database, turnadmin):
-    def run(*arguments: str) -> list[str]:
-        command = database.namespace.argv(turnadmin, *database.turnadmin_options, *arguments)
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+def programs(database, turnadmin, tmp_path):
+    def running(name: str):
+        def run(*arguments: str) -> list[str]:
+            command = database.namespace.argv(name, *database.turnadmin_options, *arguments)
+            done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+            return [line for line in done.stdout.splitlines() if not re.match(r"\d+: :", line)]
 
-    return run
+        return run
+
+    return {"coturn's turnadmin": running(str(_COTURN / "turnadmin")), "our turnadmin": running(turnadmin)}
 
 
-@pytest.fixture
-def programs(administer):
-    return {"our turnadmin": administer}
+@pytest.fixture(params=["coturn's turnadmin", "our turnadmin"])
+def administer(request, programs):
+    return programs[request.param]
 
 
-@pytest.fixture
-def served(hosts, tmp_path, database):
-    """Starts the server on the database, with more options."""
+@pytest.fixture(params=["turnbuckle", "coturn"])
+def served(request, hosts, tmp_path, database):
+    """Starts a server on the database, with more options; a `wide` one takes every channel number that `turnutils_uclient` draws."""
+    program = {"turnbuckle": _PROGRAM, "coturn": _COTURN / "turnserver"}[request.param]
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str) -> Server:
-            command = f"{_PROGRAM} {SERVERS['turnbuckle'].split(' ', 1)[1]}"
-            server = stack.enter_context(Server(command, hosts, tmp_path, (*database.server_options, *options)))
+        def start(*options: str, wide: bool = False) -> Server:
+            numbers = (uclient.WIDE_CHANNEL_NUMBERS,) if wide and request.param == "turnbuckle" else ()
+            command = f"{program} {SERVERS[request.param].split(' ', 1)[1]}"
+            server = stack.enter_context(Server(command, hosts, tmp_path, (*database.server_options, *numbers, *options)))
             stack.callback(lambda: print(server.output[-8000:]))
             server.await_ready()
             return server

@@ -199,9 +199,9 @@ def what_one_program_has_written_both_list_and_the_other_removes(programs, admin
     written = [
         {"gorst[north.gov]"},
         {"logen[north.gov]", "bloody9[north.gov]"},
-        {"https://north.gov:443 ==>> north.gov"},
+        {database.origin_line.format("https://north.gov:443", "north.gov")},
         {"skarling[north.gov]", "bayaz"},
-        {"max-bps[north.gov]=500000", "user-quota[north.gov]=5"},
+        {database.realm_option_line.format("north.gov", "max-bps", 500000), database.realm_option_line.format("north.gov", "user-quota", 5)},
     ]
     assert [_listed(run) for run in programs.values()] == [written, written]
     assert database.key("north.gov", "gorst").strip() == hashlib.md5(b"gorst:north.gov:hero").hexdigest()
@@ -216,7 +216,7 @@ def what_one_program_has_written_both_list_and_the_other_removes(programs, admin
     # Debian's takes no 0.
     ours = programs["our turnadmin"]
     ours("-g", "-r", "north.gov", "--max-bps", "0")
-    left = [set(), {"bloody9[north.gov]"}, set(), {"skarling[north.gov]"}, {"user-quota[north.gov]=5"}]
+    left = [set(), {"bloody9[north.gov]"}, set(), {"skarling[north.gov]"}, {database.realm_option_line.format("north.gov", "user-quota", 5)}]
     assert [_listed(run) for run in programs.values()] == [left, left]
     other("-D", "-u", "skarling")
     # Debian's leaves those in Redis.
@@ -226,10 +226,8 @@ def what_one_program_has_written_both_list_and_the_other_removes(programs, admin
 
 
 def _listed(run) -> list[set[str]]:
-    """Everything that a program lists, realm options in the form that Debian's has for all but Redis."""
-    lists = [set(run(option)) for option in ("-l", "-S", "-I", "-L", "-G")]
-    lists[-1] = {re.sub(r"^(.*)/([a-z-]+) = (\d+)$", r"\2[\1]=\3", line) for line in lists[-1]}
-    return lists
+    """Everything that a program lists."""
+    return [set(run(option)) for option in ("-l", "-S", "-I", "-L", "-G")]
 
 
 def _realm(hosts, server: Server, origin: str) -> str:

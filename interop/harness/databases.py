@@ -13,7 +13,7 @@ from harness.process import Process
 from harness.topology import Namespace
 
 
-class Sqlite:
+class Sqlite(sql_databases.Lists):
     """A file."""
 
     def __init__(self, namespace: Namespace, folder: Path):
@@ -47,9 +47,10 @@ class Sqlite:
             return connection.execute(query, (realm, user)).fetchone()[0]
 
 
-class Redis:
+class Redis(sql_databases.Lists):
     """A server that Debian packages, on the namespace's loopback interface."""
 
+    realm_option_line = "{}/{} = {}"
     PORT = 6379
     PASSWORD = "open-sesame"
 

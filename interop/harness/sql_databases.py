@@ -31,7 +31,14 @@ class Session:
         assert line == "done", line
 
 
-class Database:
+class Lists:
+    """How turnadmin lists what a database has, where that is not the same on all kinds."""
+
+    origin_line = "{} ==>> {}"
+    realm_option_line = "{1}[{0}]={2}"
+
+
+class Database(Lists):
     """A running server; `option` and `letter` name it to turnserver and turnadmin. It is where the page about databases has it, and made as that says."""
 
     #: Its section of the page.

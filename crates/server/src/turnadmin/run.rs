@@ -90,9 +90,7 @@ pub(super) fn run(given: &Arguments) -> Result<String, Failure> {
         Command::DeleteOrigin => given.change(Change::DeleteOrigin {
             origin: given.origin()?,
         }),
-        Command::ListOrigins => given.list(Listing::Origins, |row| {
-            format!("{} ==>> {}", row.name, row.realm)
-        }),
+        Command::ListOrigins => given.list(Listing::Origins, |row| given.origin_line(row)),
         Command::SetRealmOptions => {
             let realm = given.realm()?;
             let options = given.realm_options.as_slice();
@@ -101,9 +99,9 @@ pub(super) fn run(given: &Arguments) -> Result<String, Failure> {
             }
             given.change(Change::PutRealmOptions { realm, options })
         }
-        Command::ListRealmOptions => given.list(Listing::RealmOptions, |row| {
-            format!("{}={}", named(row), row.value)
-        }),
+        Command::ListRealmOptions => {
+            given.list(Listing::RealmOptions, |row| given.realm_option_line(row))
+        }
     }
 }
 
@@ -135,6 +133,23 @@ impl Arguments {
         self.key_file
             .as_deref()
             .ok_or_else(|| missing("the file of the key (-f)"))
+    }
+
+    /// Returns the line of an origin. coturn writes the realm first where the database is MongoDB's.
+    fn origin_line(&self, row: &Listed) -> String {
+        let Listed { name, realm, .. } = row;
+        match self.database {
+            Some(Source::Mongo(_)) => format!("{realm} ==>> {name}"),
+            _ => format!("{name} ==>> {realm}"),
+        }
+    }
+
+    /// Returns the line of a realm's option. coturn writes the key where the database is Redis.
+    fn realm_option_line(&self, row: &Listed) -> String {
+        match self.database {
+            Some(Source::Redis(_)) => format!("{}/{} = {}", row.realm, row.name, row.value),
+            _ => format!("{}={}", named(row), row.value),
+        }
     }
 
     fn change(&self, change: Change<'_>) -> Result<String, Failure> {
