@@ -302,13 +302,16 @@ impl Bitmap {
             PortKind::EvenPair => word & (word >> 1) & EVEN_BITS,
         };
         let candidates = |word: &AtomicU64| candidates(word.load(Relaxed));
-        let total: u64 = self
-            .words
-            .iter()
-            .map(|word| u64::from(candidates(word).count_ones()))
-            .sum();
+        let total = match kind {
+            // Without a look at a thousand words.
+            PortKind::Any => u32::try_from(self.range.len()).ok()? - *leased,
+            PortKind::Even | PortKind::EvenPair => {
+                let counts = self.words.iter().map(|word| candidates(word).count_ones());
+                counts.sum()
+            }
+        };
         // guard: V-20-port
-        let mut skip = u32::try_from(random.checked_rem(total)?).ok()?;
+        let mut skip = u32::try_from(random.checked_rem(total.into())?).ok()?;
         for (index, word) in self.words.iter().enumerate() {
             let mut left = candidates(word);
             if skip >= left.count_ones() {

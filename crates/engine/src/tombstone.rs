@@ -39,9 +39,12 @@ pub(crate) struct Tombstones<C = ClientTuple> {
     memory: Duration,
     /// Number of records that were discarded while the nonces of their transactions could still be valid.
     forgotten_early: u64,
-    by_transaction: BTreeMap<(C, [u8; 12]), (Effect, Time)>,
-    oldest_first: VecDeque<(C, [u8; 12])>,
+    by_transaction: BTreeMap<Key<C>, (Effect, Time)>,
+    oldest_first: VecDeque<Key<C>>,
 }
+
+/// The transaction id first: it is random, so that a comparison ends at its first bytes.
+type Key<C> = ([u8; 12], C);
 
 impl<C: Copy + Ord> Tombstones<C> {
     pub(crate) fn new(count_max: u32, memory: Duration) -> Self {
@@ -62,7 +65,7 @@ impl<C: Copy + Ord> Tombstones<C> {
         effect: Effect,
         now: Time,
     ) {
-        let key = (client, *transaction.as_bytes());
+        let key = (*transaction.as_bytes(), client);
         if self
             .by_transaction
             .insert(key, (effect, now + self.memory))
@@ -84,7 +87,7 @@ impl<C: Copy + Ord> Tombstones<C> {
     pub(crate) fn find(&self, client: C, transaction: TransactionId, now: Time) -> Option<Effect> {
         let &(effect, until) = self
             .by_transaction
-            .get(&(client, *transaction.as_bytes()))?;
+            .get(&(*transaction.as_bytes(), client))?;
         (now < until).then_some(effect)
     }
 
