@@ -27,6 +27,8 @@ _FAREWELL_S = 2
 class Watched(databases.Redis):
     """A Redis server of which MONITOR shows every command."""
 
+    connect_timeout_s = 2
+
     def start(self) -> None:
         super().start()
         client = ("redis-cli", "-p", str(self.PORT), "-a", self.PASSWORD, "--no-auth-warning", "MONITOR")
@@ -39,7 +41,7 @@ class Watched(databases.Redis):
 
     @property
     def statsdb_options(self) -> tuple[str, str]:
-        return ("--redis-statsdb", self.server_options[1])
+        return ("--redis-statsdb", self.server_options[1].replace("connect_timeout=2", f"connect_timeout={self.connect_timeout_s}"))
 
     def commands(self) -> list[list[str]]:
         """All commands about sessions so far, each as its words."""
@@ -121,6 +123,7 @@ def _plain(words: list[str]) -> list[str]:
 
 
 def a_call_that_is_over_before_redis_answers_is_told_all_the_same(redis, starting, client):
+    redis.connect_timeout_s = waiting.PATIENCE
     with redis.paused():
         server = starting()
         caller = client(server)

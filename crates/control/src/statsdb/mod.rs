@@ -1,6 +1,6 @@
 //! Tells a Redis server what happens to sessions, with coturn's keys, values, channels and order (`redis-statsdb`).
 //!
-//! Invariant: what is live is known here by events alone, which wait while Redis is not there. When it comes back, and when events were missed, the keys
+//! Invariant: what is live is known here by events alone, whether Redis is there or not. When it comes back, and when events were missed, the keys
 //! are made to agree with that ([`Statsdb::mend`]), so no status stays that belongs to no session.
 
 mod live;
@@ -88,12 +88,11 @@ impl Statsdb {
     /// Tells the server everything until `stop` is dropped, and then that all sessions are over.
     pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut pause = PAUSES[0];
-        let mut was_up = true;
+        let mut has_failed = false;
         let mut second_look = None;
         loop {
-            // Events wait in the queue until the server is there: what has begun and ended meanwhile is told all the same.
             let opened = tokio::select! {
-                opened = RedisStore::open(&self.address) => opened,
+                opened = self.open(has_failed) => opened,
                 _ = &mut stop => return,
             };
             let why = match opened {
@@ -103,7 +102,7 @@ impl Statsdb {
                 },
                 Err(why) => why,
             };
-            if self.is_up.swap(false, Relaxed) || was_up {
+            if self.is_up.swap(false, Relaxed) || !has_failed {
                 pause = PAUSES[0];
                 second_look = Some(SECOND_LOOK);
                 let address = &self.address;
@@ -111,12 +110,50 @@ impl Statsdb {
                     "redis-statsdb {address}: {why}; statuses are mended when it is back"
                 ));
             }
-            was_up = false;
+            has_failed = true;
             tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSES[1]),
+                () = self.follow_for(pause) => pause = (pause * 2).min(PAUSES[1]),
                 _ = &mut stop => return,
             }
         }
+    }
+
+    /// Connects. At the start events wait meanwhile, so that the server is told of what has begun and ended by then; later, when it has been away, they
+    /// are followed, so that it need not take an hour's before its keys are mended.
+    async fn open(&mut self, has_failed: bool) -> Result<RedisStore, RedisError> {
+        let address = self.address.clone();
+        let opening = RedisStore::open(&address);
+        tokio::pin!(opening);
+        loop {
+            tokio::select! {
+                opened = &mut opening => return opened,
+                () = self.follow(), if has_failed => {}
+            }
+        }
+    }
+
+    /// Takes note of events that nobody can be told of, for this time.
+    async fn follow_for(&mut self, pause: Duration) {
+        let over = tokio::time::sleep(pause);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                () = self.follow() => {}
+            }
+        }
+    }
+
+    /// Waits for events and takes note of them. They are lost to the server.
+    async fn follow(&mut self) {
+        let Some(first) = self.inbox.queue.recv().await else {
+            // None will come any more.
+            return std::future::pending().await;
+        };
+        let events = self.waiting(Some(first));
+        self.inbox.losses.add_unused(events.len());
+        let writes = self.note(events);
+        self.live.doubt(&writes);
     }
 
     /// Returns events that wait, after `first`: as many as make one exchange.
