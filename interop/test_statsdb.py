@@ -27,8 +27,6 @@ _FAREWELL_S = 2
 class Watched(databases.Redis):
     """A Redis server of which MONITOR shows every command."""
 
-    connect_timeout_s = 2
-
     def start(self) -> None:
         super().start()
         client = ("redis-cli", "-p", str(self.PORT), "-a", self.PASSWORD, "--no-auth-warning", "MONITOR")
@@ -38,10 +36,6 @@ class Watched(databases.Redis):
     def stop(self) -> None:
         super().stop()
         self._monitor.kill()
-
-    @property
-    def statsdb_options(self) -> tuple[str, str]:
-        return ("--redis-statsdb", self.server_options[1].replace("connect_timeout=2", f"connect_timeout={self.connect_timeout_s}"))
 
     def commands(self) -> list[list[str]]:
         """All commands about sessions so far, each as its words."""
@@ -76,8 +70,9 @@ def starting(hosts, tmp_path, servers, redis):
     """Starts a server that tells Redis of its sessions."""
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str, name: str = "turnbuckle") -> Server:
-            server = stack.enter_context(Server(servers[name], hosts, tmp_path, (*redis.statsdb_options, *options)))
+        def start(*options: str, name: str = "turnbuckle", connect_timeout_s: int = 2) -> Server:
+            options = ("--redis-statsdb", redis.words(connect_timeout_s), *options)
+            server = stack.enter_context(Server(servers[name], hosts, tmp_path, options))
             server.await_ready()
             return server
 
@@ -123,9 +118,8 @@ def _plain(words: list[str]) -> list[str]:
 
 
 def a_call_that_is_over_before_redis_answers_is_told_all_the_same(redis, starting, client):
-    redis.connect_timeout_s = waiting.PATIENCE
     with redis.paused():
-        server = starting()
+        server = starting(connect_timeout_s=waiting.PATIENCE)
         caller = client(server)
         caller.allocate()
         caller.release()

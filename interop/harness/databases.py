@@ -57,10 +57,13 @@ class Redis(sql_databases.Lists):
     def __init__(self, namespace: Namespace, folder: Path):
         self.namespace = namespace
         self.folder = folder
-        words = f"ip=127.0.0.1 port={self.PORT} dbname=3 password={self.PASSWORD} connect_timeout=2"
-        self.server_options = ("--redis-userdb", words)
-        self.turnadmin_options = ("-N", words)
+        self.server_options = ("--redis-userdb", self.words())
+        self.turnadmin_options = ("-N", self.words())
         self._process = None
+
+    def words(self, connect_timeout_s: int = 2) -> str:
+        """What names it on command lines."""
+        return f"ip=127.0.0.1 port={self.PORT} dbname=3 password={self.PASSWORD} connect_timeout={connect_timeout_s}"
 
     def __enter__(self) -> "Redis":
         self.start()

@@ -303,7 +303,7 @@ impl Bitmap {
         };
         let candidates = |word: &AtomicU64| candidates(word.load(Relaxed));
         let total = match kind {
-            // Without a look at a thousand words.
+            // Known without a look at each word, of which all ports have a thousand.
             PortKind::Any => u32::try_from(self.range.len()).ok()? - *leased,
             PortKind::Even | PortKind::EvenPair => {
                 let counts = self.words.iter().map(|word| candidates(word).count_ones());

@@ -118,8 +118,8 @@ impl Statsdb {
         }
     }
 
-    /// Connects. At the start events wait meanwhile, so that the server is told of what has begun and ended by then; later, when it has been away, they
-    /// are followed, so that it need not take an hour's before its keys are mended.
+    /// Connects. At the start events wait meanwhile, so that the server is told of what has begun and ended by then. Once it `has_failed` they are followed:
+    /// it would have to take all that waited before its keys are mended (decision 48).
     async fn open(&mut self, has_failed: bool) -> Result<RedisStore, RedisError> {
         let address = self.address.clone();
         let opening = RedisStore::open(&address);

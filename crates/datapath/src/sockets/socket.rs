@@ -164,7 +164,7 @@ impl Socket {
                 .local_addr()?
                 .as_socket()
                 .ok_or(io::ErrorKind::InvalidData)?,
-            // A relay's, each with a port that was chosen for it: one call less for an allocation.
+            // Nothing was left to the kernel: one call less for each allocation, whose port is chosen before.
             _ => bind.address,
         };
         if let Some(errno) = gro_failure {

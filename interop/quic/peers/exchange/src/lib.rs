@@ -51,7 +51,10 @@ impl Task {
 /// (RFC 9000 §8.1), and a client that only receives says nothing more when that one is lost.
 const RECEIVE_BUFFER_LEN: usize = 8 << 20;
 
-/// Returns a socket towards a server, with room for bursts as far as the system allows it.
+/// Returns a socket towards a server, bound to any port, with room for bursts as far as the system allows it.
+///
+/// # Errors
+/// No port is left, or what `setsockopt` returns.
 pub fn socket(server: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
