@@ -503,7 +503,7 @@ fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_ch
 
 #[test]
 fn the_object_is_what_the_source_makes() {
-    let Some(built) = built(&[]) else {
+    let Some(built) = built(PROGRAM, &[]) else {
         return;
     };
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/turn.bpf.o");
@@ -513,8 +513,11 @@ fn the_object_is_what_the_source_makes() {
     );
 }
 
-/// Builds the object with further options of the compiler, or says why the test is not run.
-fn built(options: &[&str]) -> Option<Vec<u8>> {
+/// The source of the program.
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/turn.bpf.c");
+
+/// Builds an object from a source with further options of the compiler, or says why the test is not run.
+fn built(source: &str, options: &[&str]) -> Option<Vec<u8>> {
     let has_clang = std::process::Command::new("clang-14")
         .arg("--version")
         .output();
@@ -525,7 +528,7 @@ fn built(options: &[&str]) -> Option<Vec<u8>> {
     let object = tempfile::NamedTempFile::new().unwrap();
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/build");
     let mut build = std::process::Command::new(build);
-    let status = build.arg(object.path()).args(options).status();
+    let status = build.arg(object.path()).arg(source).args(options).status();
     assert!(status.unwrap().success());
     Some(std::fs::read(object.path()).unwrap())
 }
