@@ -106,6 +106,7 @@ impl Race {
     }
 
     /// Writes the line until so many frames were relayed, `runs` in one call of the kernel, and each route was seen.
+    #[expect(clippy::print_stdout, reason = "a run by hand shows how far it is")]
     fn run(&mut self, frames: u64, runs: u32, is_by_hand: bool) -> Counts {
         let is_over = AtomicBool::new(false);
         let mut routes = self.kernel.routes();
