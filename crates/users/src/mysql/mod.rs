@@ -179,8 +179,12 @@ impl Driver for Mysql {
             users.news(tables)
         };
         within(&source, reader.transaction.commit()).await?;
+        let rest = match self.read.is_empty() {
+            true => reading.rest_of_first(),
+            false => reading.rest(),
+        };
         self.read = changed;
-        self.whole_from = Instant::now() + reading.rest();
+        self.whole_from = Instant::now() + rest;
         Ok(news)
     }
 
