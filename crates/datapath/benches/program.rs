@@ -98,16 +98,21 @@ fn measure(flows: u32, is_v6: bool) -> [u128; 3] {
     }
     let len = u16::try_from(PAYLOAD.len()).unwrap();
     let message = [&LABEL.to_be_bytes()[..], &len.to_be_bytes(), &PAYLOAD].concat();
-    let mut times: Vec<u128> = (0..CALLS)
-        .map(|_| {
-            let client = at(1, random.random_range(0..flows));
-            let frame = frame(client, server, &message);
-            let (time, verdict) = kernel.run_repeatedly(DEVICE, &frame, RUNS).unwrap();
-            // What is passed once is passed ever after.
-            assert_eq!(verdict.action, Action::Send, "not all runs relayed");
-            time.as_nanos()
-        })
-        .collect();
+    let mut times: Vec<u128> = Vec::new();
+    while times.len() < CALLS {
+        let client = at(1, random.random_range(0..flows));
+        let frame = frame(client, server, &message);
+        let before = kernel.passes();
+        let (time, verdict) = kernel.run_repeatedly(DEVICE, &frame, RUNS).unwrap();
+        let passes = kernel.passes();
+        // One packet in 65,536 has the checksum that stands for one left to a device, and is passed, and then in each run that follows.
+        if passes.checksum > before.checksum {
+            continue;
+        }
+        let action = verdict.action;
+        assert_eq!(action, Action::Send, "not all runs relayed: {passes:?}");
+        times.push(time.as_nanos());
+    }
     times.sort_unstable();
     [CALLS / 10, CALLS / 2, CALLS * 9 / 10].map(|place| times[place])
 }
