@@ -25,6 +25,8 @@ use turnbuckle_datapath::offload::{Action, Hop, Kernel, Route, Routes as _, Seed
 const RUNS: u32 = 250;
 /// Calls whose runs are measured. Each waits some 50 ms until no processor runs the program before (`bpf_prog_change_xdp`), which is not counted.
 const CALLS: usize = 200;
+/// Calls at most, with those in which a packet was left to user space.
+const DRAWS_MAX: usize = 20 * CALLS;
 /// Ports of one address.
 const PORTS: u32 = 50_000;
 /// The channel of every client.
@@ -61,8 +63,10 @@ fn measure(flows: u32, is_v6: bool) -> [u128; 3] {
     };
     let (server, relay) = (at(2, 0), at(2, 1));
     let mut routes = kernel.routes();
+    let mut full = 0;
     let mut publish = |route: Route| {
-        routes.publish(&route).expect("there is room");
+        // The relay leaves to user space what finds both of its buckets full.
+        full += u32::from(routes.publish(&route).is_none());
         let (from, to) = (route.new_from.ip(), route.new_to.ip());
         let hop = Hop {
             device: DEVICE_INDEX,
@@ -99,20 +103,22 @@ fn measure(flows: u32, is_v6: bool) -> [u128; 3] {
     let len = u16::try_from(PAYLOAD.len()).unwrap();
     let message = [&LABEL.to_be_bytes()[..], &len.to_be_bytes(), &PAYLOAD].concat();
     let mut times: Vec<u128> = Vec::new();
-    while times.len() < CALLS {
+    for _ in 0..DRAWS_MAX {
         let client = at(1, random.random_range(0..flows));
         let frame = frame(client, server, &message);
-        let before = kernel.passes();
         let (time, verdict) = kernel.run_repeatedly(DEVICE, &frame, RUNS).unwrap();
-        let passes = kernel.passes();
-        // One packet in 65,536 has the checksum that stands for one left to a device, and is passed, and then in each run that follows.
-        if passes.checksum > before.checksum {
-            continue;
+        // What is passed once is passed ever after: one packet in 65,536 has the checksum that stands for one left to a device, and some of the
+        // routes had no room.
+        if verdict.action == Action::Send {
+            times.push(time.as_nanos());
         }
-        let action = verdict.action;
-        assert_eq!(action, Action::Send, "not all runs relayed: {passes:?}");
-        times.push(time.as_nanos());
+        if times.len() == CALLS {
+            break;
+        }
     }
+    let passes = kernel.passes();
+    assert_eq!(times.len(), CALLS, "too few runs relayed: {passes:?}");
+    println!("{full} of {} routes had no room", flows * 2);
     times.sort_unstable();
     [CALLS / 10, CALLS / 2, CALLS * 9 / 10].map(|place| times[place])
 }

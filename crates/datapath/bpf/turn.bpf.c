@@ -242,8 +242,9 @@ enum { CHANNEL_DATA_MAX = 0x7fff };
 #define COUNT(field) COUNT_IN(passed, passes, field)
 
 INLINE u64 mix(u64 hash, u64 word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-    return hash ^ (hash >> 32);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ULL;
+    return hash ^ hash >> 29;
 }
 
 INLINE u64 sum32(u64 word) { return (word & 0xffffffff) + (word >> 32); }
