@@ -7,7 +7,7 @@ pub(super) const BUCKET: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Seed(pub u64);
 
-/// Takes a word into a hash. One multiplication is too few: keys that differ in a port alone came together in a third of the buckets of a large table.
+/// Takes a word into a hash. One multiplication is too few: keys that differ in a port alone come together, and a third of a million found no room.
 pub(super) fn mix(hash: u64, word: u64) -> u64 {
     let hash = (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let hash = (hash ^ hash >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
