@@ -6,6 +6,8 @@
 mod model;
 #[path = "../../turnbuckle/tests/not_run/mod.rs"]
 mod not_run;
+#[path = "offload/object.rs"]
+mod object;
 #[path = "offload/race.rs"]
 mod race;
 
@@ -15,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use model::{DEVICE, DEVICE_INDEX, Meter, Published, Router, pseudo_sum, sum, udp};
+use object::built;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
@@ -434,18 +437,10 @@ fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8], random: &mut SmallRng
     frame
 }
 
-/// A driver that leaves no room before the packet: what would grow is passed as it came, and charged to nobody.
-#[test]
-fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_charged() {
-    let Some(mut kernel) = kernel(64) else {
-        return;
-    };
+/// Publishes a route to a client and returns it, with a frame that it relays.
+fn publish_one(kernel: &Kernel, expires_ns: u64, meter: Option<NonZeroU32>) -> (Line, Vec<u8>) {
     let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
     let (peer, relay) = (address("10.1.0.1:5000"), address("10.2.0.1:49152"));
-    let meter = kernel
-        .routes()
-        .meters()
-        .claim(NonZeroU32::new(64_000).unwrap());
     let route = Route {
         from: peer,
         to: relay,
@@ -453,11 +448,10 @@ fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_ch
         new_from: address("10.2.0.1:3478"),
         new_to: address("10.3.0.1:6000"),
         new_label: Some(0x4000),
-        expires_ns: u64::MAX,
+        expires_ns,
         meter,
     };
-    let mut routes = kernel.routes();
-    let line = routes.publish(&route).unwrap();
+    let line = kernel.routes().publish(&route).unwrap();
     let hop = Hop {
         device: DEVICE_INDEX,
         mtu: 1500,
@@ -473,6 +467,48 @@ fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_ch
             break frame;
         }
     };
+    (line, frame)
+}
+
+/// A clock that is read for less time stands still for milliseconds.
+#[test]
+fn a_route_ends_at_its_time_and_not_a_tick_of_the_clock_later() {
+    let Some(mut kernel) = kernel(64) else {
+        return;
+    };
+    let (line, frame) = publish_one(&kernel, u64::MAX, None);
+    let mut routes = kernel.routes();
+    for more_ns in 1..=20 {
+        let end_ns = now_ns() + 300_000 + 137_000 * more_ns;
+        routes.set_expiry(line, end_ns);
+        let mut relayed_ns = 0;
+        loop {
+            let before = now_ns();
+            let action = kernel.run(DEVICE, &frame).unwrap().action;
+            if action == Action::Pass {
+                assert!(now_ns() >= end_ns, "too early");
+                break;
+            }
+            assert_eq!(action, Action::Send);
+            relayed_ns = before;
+        }
+        assert!(relayed_ns < end_ns, "{} ns later", relayed_ns - end_ns);
+    }
+    assert_eq!(kernel.passes().expired, 20);
+}
+
+/// A driver that leaves no room before the packet: what would grow is passed as it came, and charged to nobody.
+#[test]
+fn where_there_is_no_room_for_a_header_the_packet_is_passed_unchanged_and_not_charged() {
+    let Some(mut kernel) = kernel(64) else {
+        return;
+    };
+    let meter = kernel
+        .routes()
+        .meters()
+        .claim(NonZeroU32::new(64_000).unwrap());
+    let (line, frame) = publish_one(&kernel, u64::MAX, meter);
+    let routes = kernel.routes();
     let bucket = |kernel: &Kernel| {
         let meters = kernel.routes().meters();
         meters
@@ -515,20 +551,3 @@ fn the_object_is_what_the_source_makes() {
 
 /// The source of the program.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/turn.bpf.c");
-
-/// Builds an object from a source with further options of the compiler, or says why the test is not run.
-fn built(source: &str, options: &[&str]) -> Option<Vec<u8>> {
-    let has_clang = std::process::Command::new("clang-14")
-        .arg("--version")
-        .output();
-    if has_clang.is_err() {
-        not_run::not_run("there is no clang-14 (scripts/setup test)");
-        return None;
-    }
-    let object = tempfile::NamedTempFile::new().unwrap();
-    let build = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/build");
-    let mut build = std::process::Command::new(build);
-    let status = build.arg(object.path()).arg(source).args(options).status();
-    assert!(status.unwrap().success());
-    Some(std::fs::read(object.path()).unwrap())
-}

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::attachment::Attachment;
+use super::clock::Clock;
 use super::line::Fields;
 use super::meters::{Meters, Way};
 use super::nexthop::{Hops, Wanted};
@@ -83,6 +84,7 @@ pub struct KernelRoutes {
     hops: Arc<Hops>,
     meters: Arc<Meters>,
     screen: Arc<Screen>,
+    clock: Arc<Clock>,
 }
 
 impl KernelRoutes {
@@ -158,6 +160,10 @@ impl Routes for KernelRoutes {
         self.screen.take_refused()
     }
 
+    fn follow_clock(&mut self) {
+        self.clock.follow();
+    }
+
     fn free(&mut self, line: Line) {
         let table = self.table(line);
         let (hop, meter) = (table.hop(line.index), table.meter(line.index));
@@ -183,8 +189,8 @@ mod loaded {
     use turnbuckle_sys::mapped::Mapped;
 
     use super::{
-        Action, Attach, Attachment, Hops, KernelRoutes, Meters, PASSES_WORDS, Passes, Screen,
-        Table, Verdict,
+        Action, Attach, Attachment, Clock, Hops, KernelRoutes, Meters, PASSES_WORDS, Passes,
+        Screen, Table, Verdict,
     };
     use crate::offload::hash::{BUCKET, Seed};
 
@@ -260,6 +266,7 @@ mod loaded {
                     map("refusals", Screen::refused_words())?,
                     seed,
                 )),
+                clock: Arc::new(Clock::new(map("clock", Clock::WORDS)?)),
             };
             let (devices, passed) = (
                 map("devices", DEVICES)?,
