@@ -2,8 +2,7 @@
 //!
 //! User space decides which flows these are: it *publishes* a [`Route`] and *revokes* it (`routes.rs`). What the program does not know or finds
 //! unusual goes to the sockets as before, so each datagram is handled by one of the two. The program is `bpf/turn.bpf.c`; what both sides share is
-//! memory: lines (`line.rs`, `table.rs`), meters (`meters.rs`), next hops (`nexthop.rs`), listeners (`screen.rs`) and a clock (`clock.rs`). `program.rs` loads
-//! it.
+//! memory: lines (`line.rs`, `table.rs`), meters (`meters.rs`), next hops (`nexthop.rs`) and listeners (`screen.rs`). `program.rs` loads it.
 //!
 //! Invariants:
 //! * After [`Routes::revoke`] no datagram that arrives is relayed by that route.
@@ -12,11 +11,6 @@
 //! * What else is dropped came to a [`Listener`] and begins as nothing does that is served there. It is counted ([`Refused`]).
 
 mod attachment;
-#[cfg_attr(
-    not(all(feature = "xdp", target_arch = "x86_64")),
-    expect(dead_code, reason = "only the program makes clocks")
-)]
-mod clock;
 mod hash;
 mod line;
 #[cfg_attr(

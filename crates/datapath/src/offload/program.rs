@@ -9,7 +9,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::attachment::Attachment;
-use super::clock::Clock;
 use super::line::Fields;
 use super::meters::{Meters, Way};
 use super::nexthop::{Hops, Wanted};
@@ -84,7 +83,6 @@ pub struct KernelRoutes {
     hops: Arc<Hops>,
     meters: Arc<Meters>,
     screen: Arc<Screen>,
-    clock: Arc<Clock>,
 }
 
 impl KernelRoutes {
@@ -160,10 +158,6 @@ impl Routes for KernelRoutes {
         self.screen.take_refused()
     }
 
-    fn follow_clock(&mut self) {
-        self.clock.follow();
-    }
-
     fn free(&mut self, line: Line) {
         let table = self.table(line);
         let (hop, meter) = (table.hop(line.index), table.meter(line.index));
@@ -189,8 +183,8 @@ mod loaded {
     use turnbuckle_sys::mapped::Mapped;
 
     use super::{
-        Action, Attach, Attachment, Clock, Hops, KernelRoutes, Meters, PASSES_WORDS, Passes,
-        Screen, Table, Verdict,
+        Action, Attach, Attachment, Hops, KernelRoutes, Meters, PASSES_WORDS, Passes, Screen,
+        Table, Verdict,
     };
     use crate::offload::hash::{BUCKET, Seed};
 
@@ -266,7 +260,6 @@ mod loaded {
                     map("refusals", Screen::refused_words())?,
                     seed,
                 )),
-                clock: Arc::new(Clock::new(map("clock", Clock::WORDS)?)),
             };
             let (devices, passed) = (
                 map("devices", DEVICES)?,

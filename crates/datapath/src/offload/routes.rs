@@ -79,9 +79,6 @@ pub trait Routes {
     /// Takes the counts of what came to listeners and was dropped: what came since anybody took them last.
     fn take_refused(&mut self) -> Refused;
 
-    /// Has routes end in time after the machine has slept, if their clock stands still then. It is called now and then.
-    fn follow_clock(&mut self) {}
-
     /// Gives the line of a revoked route back. It is called [`GRACE`] after the route was revoked, or later.
     fn free(&mut self, line: Line);
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::clock::Clock;
 use super::line::Layout;
 use super::{meters, nexthop, screen};
 
@@ -149,7 +148,6 @@ fn members_of_the_programs_structures_are_where_this_module_has_them() {
         screen::REFUSED_WORDS,
         &[("unknown", screen::UNKNOWN), ("unmarked", screen::UNMARKED)],
     );
-    check("clock", Clock::WORDS, &[("ahead_ns", Clock::AHEAD_NS)]);
     // The words of `Kernel::passes`, in its order.
     let passes = [
         "expired",

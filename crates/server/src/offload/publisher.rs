@@ -144,7 +144,6 @@ impl Publisher {
             self.read = now;
             self.take_all(engine);
             self.take_refused();
-            self.routes.follow_clock();
         }
         // An end that is told later has revoked channels, so it is due only when some of those are final.
         if is_any_final && !self.ended.is_empty() {
