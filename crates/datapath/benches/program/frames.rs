@@ -100,16 +100,14 @@ impl Cables {
                 }
             }
         }
-        let mut place = 0;
-        ENDS.map(|end| {
+        std::array::from_fn(|place| {
             let costs = &mut costs[place];
             costs.sort_by(f64::total_cmp);
-            let arrived = arrived[place] as f64 / (ROUNDS * FRAMES as usize) as f64;
-            place += 1;
+            let part = arrived[place] as f64 / (ROUNDS * FRAMES as usize) as f64;
             (
-                end,
+                ENDS[place],
                 [costs[ROUNDS / 2], costs[0], costs[ROUNDS - 1]],
-                arrived,
+                part,
             )
         })
     }
