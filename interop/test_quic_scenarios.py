@@ -59,7 +59,7 @@ _aioquic.__name__ = "aioquic"
 _quic_go = _program(
     "quic-go-peer",
     ["client", "--warm-up", "0", "--server"],
-    {"--resume": ["--resume"], "--change-path": ["--change-path"], "--change-key": ["--count-key-updates"]},
+    {"--resume": ["--resume"], "--change-path": ["--change-path"], "--change-key": ["--count-key-updates"], "--changed-bits": []},
 )
 _quinn = _program(
     "quinn-peer",
@@ -69,10 +69,12 @@ _quinn = _program(
         "--change-path": ["--change", "path"],
         "--change-key": ["--change", "key"],
         "--chacha20": ["--suite", "chacha20"],
+        # After a Retry with a wrong bit quinn takes no other.
+        "--changed-bits": ["--again-after", "10"],
     },
 )
-_s2n_quic = _program("s2n-quic-peer", [], {"--chacha20": ["--suite", "chacha20"]})
-_quiche = _program("quiche-peer", [], {"--resume": ["--resume"], "--change-path": ["--change-path"]})
+_s2n_quic = _program("s2n-quic-peer", [], {"--chacha20": ["--suite", "chacha20"], "--changed-bits": []})
+_quiche = _program("quiche-peer", [], {"--resume": ["--resume"], "--change-path": ["--change-path"], "--changed-bits": []})
 QUICHE = (_quiche,) if (BUILD / "quiche-peer").exists() else ()
 ALL = (_aioquic, _quic_go, _quinn, _s2n_quic, *QUICHE)
 
@@ -81,10 +83,10 @@ def _by(*clients):
     return pytest.mark.parametrize("client", clients, ids=lambda client: client.__name__)
 
 
-def _all_at_once(hosts, *directions):
+def _all_at_once(hosts, directions, *options):
     """Every client at the same time."""
     with concurrent.futures.ThreadPoolExecutor(len(ALL)) as pool:
-        for done in [pool.submit(client, hosts, LISTENER_IPV4, directions) for client in ALL]:
+        for done in [pool.submit(client, hosts, LISTENER_IPV4, directions, 1, *options) for client in ALL]:
             done.result()
 
 
@@ -115,7 +117,7 @@ def a_client_shows_its_address_and_moves_bytes_both_ways(hosts, client, address)
 )
 def every_client_moves_its_bytes_over_a_path_with(hosts, rules, directions, what):
     with quic.serving(hosts, "127.0.0.1"), quic.path(hosts, *rules) as link:
-        _all_at_once(hosts, *directions)
+        _all_at_once(hosts, directions, *(["--changed-bits"] if what == "corrupt_datagrams" else []))
         link.terminate()
         result = quic.await_event(link, "result")
     assert what is None or result[what] > 0, result

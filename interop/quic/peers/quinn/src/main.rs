@@ -64,6 +64,9 @@ struct Client {
     /// Seconds that a run may take
     #[arg(long, default_value_t = 30)]
     timeout: u64,
+    /// Seconds after which an attempt to connect is given up and another is made, from another port; without it there is one, which quinn gives up after a minute
+    #[arg(long, value_name = "SECONDS")]
+    again_after: Option<u64>,
     /// Largest packet, bytes of UDP payload
     #[arg(long, default_value_t = 1_350)]
     mtu: u16,
@@ -228,10 +231,21 @@ async fn measure(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Makes a connection from a socket of its own.
+///
+/// quinn counts a Retry whose integrity tag is wrong as one that it has processed (quinn-proto 0.11.19), and discards every later one (RFC 9000
+/// §17.2.5.2): where a bit of the first one is changed on the way, the attempt comes to nothing, and only another one helps.
 async fn connect(client: &Client, config: &ClientConfig) -> anyhow::Result<(Endpoint, Connection)> {
-    let endpoint = endpoint(exchange::socket(client.server)?, client.mtu, None)?;
-    let connection = endpoint.connect_with(config.clone(), client.server, "localhost")?.await?;
-    Ok((endpoint, connection))
+    loop {
+        let endpoint = endpoint(exchange::socket(client.server)?, client.mtu, None)?;
+        let connecting = endpoint.connect_with(config.clone(), client.server, "localhost")?;
+        let Some(seconds) = client.again_after else {
+            return Ok((endpoint, connecting.await?));
+        };
+        match tokio::time::timeout(Duration::from_secs(seconds), connecting).await {
+            Ok(connection) => return Ok((endpoint, connection?)),
+            Err(_) => eprintln!("not connected within {seconds} s; once more"),
+        }
+    }
 }
 
 /// Returns the CPU time of the process so far, user and system.
