@@ -41,6 +41,8 @@ struct Pairs {
     listener: Option<io::Result<StreamListenerId>>,
     detached: Option<DetachedStream>,
     wishes: Vec<Wish>,
+    /// Is held back as soon as anything is received.
+    held_back_next: Option<StreamId>,
     received: usize,
     ended: Vec<StreamId>,
     ends: Vec<(StreamId, StreamEnd)>,
@@ -107,6 +109,9 @@ impl StreamHandler for Pairs {
     fn stream_received(&mut self, input: &mut StreamInput<'_>, tx: &mut SendQueue) -> Taken {
         let len = input.bytes().len();
         self.received += len;
+        if let Some(stream) = self.held_back_next.take() {
+            tx.hold_back_stream(stream, true);
+        }
         if let Some(partner) = self.partner(input.stream) {
             tx.stream_relay(partner, input, 0..len);
         }
@@ -324,6 +329,48 @@ fn what_is_held_back_is_not_read_until_it_is_wanted_again() {
     assert_eq!(scene.pairs.received, 4);
     scene.wish(Wish::HoldBack(client_id, false));
     assert_eq!(scene.read(&mut peer, 5), b"waits");
+}
+
+/// Writes as much as there is room for, and returns how much.
+fn fill(stream: &mut TcpStream) -> usize {
+    stream.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    loop {
+        match stream.write(&[7; 65_536]) {
+            Ok(len) => written += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return written,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_held_back_while_others_fill_a_turn_still_gets_what_is_sent_to_it() {
+    /// More than there is room for between two flushes.
+    const OTHERS: usize = 100;
+    let mut scene = Scene::new();
+    let mut others: Vec<_> = (0..OTHERS).map(|_| scene.joined()).collect();
+    let [(mut client, client_id), (mut peer, _)] = scene.joined();
+    let (mut sent, mut stalled) = (0, 0);
+    while stalled < 20 {
+        let before = scene.pairs.received;
+        sent += fill(&mut peer);
+        // Each change has what waits be tried once more.
+        scene.wish(Wish::HoldBack(client_id, false));
+        stalled = match scene.pairs.received == before {
+            true => stalled + 1,
+            false => 0,
+        };
+    }
+    for [(other, _), _] in &mut others {
+        assert!(fill(other) > 48 * 1024);
+    }
+    // The last of the turn's events, behind a flush.
+    fill(&mut client);
+    scene.pairs.held_back_next = Some(client_id);
+    scene.turn();
+    assert!(scene.pairs.held_back_next.is_none());
+    assert_eq!(scene.read(&mut client, sent), vec![7; sent]);
 }
 
 #[test]

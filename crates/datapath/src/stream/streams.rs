@@ -273,7 +273,11 @@ impl Streams {
         // guard: V-47-reset
         let is_reset = stream.is_stranger() && flags.contains(EventFlags::ERR);
         if is_reset || !stream.is_reading() {
-            return self.failed_unread(id, epolls, queue);
+            // Otherwise a flush in this turn has ended the reading since the event was reported.
+            if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                self.failed_unread(id, epolls, queue);
+            }
+            return;
         }
         // What was cut is shown by itself, once in a turn.
         if stream.kept.is_cut || stream.is_kept_unread() {
