@@ -115,7 +115,7 @@ fn bytes_go_through_tcp_relays_both_ways_and_none_is_lost() {
         &certificate.file("key.pem"),
     ]);
     let (peer, address) = reflector();
-    // So many packets, however long they take: streams stand still for as long as the kernel has no memory for them.
+    // So many packets, however long they take: how many there are in a time is a speed.
     let paced = (50, ["--packets", "50", "--rate", "50"]);
     let flood = (10_000, ["--packets", "10000", "--size", "1200"]);
     let limit = ["--max-loss", "0", "--clients", "6", "--warm-up", "0"];
