@@ -370,6 +370,8 @@ fn what_is_held_back_while_others_fill_a_turn_still_gets_what_is_sent_to_it() {
     scene.pairs.held_back_next = Some(client_id);
     scene.turn();
     assert!(scene.pairs.held_back_next.is_none());
+    let relayed = peer.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(relayed, Err(ErrorKind::WouldBlock), "held back in time");
     assert_eq!(scene.read(&mut client, sent), vec![7; sent]);
 }
 
