@@ -65,9 +65,10 @@ async def _request(port: int) -> tuple[int, dict[int, int]]:
         transport.close()
 
 
-@pytest.fixture
-def relay(serving):
-    with serving("--quic", secure=True) as server:
+@pytest.fixture(params=[(), ("--xdp", "on")], ids=["sockets", "XDP"])
+def relay(serving, request):
+    """The relay, with its program in the kernel too, which is to leave QUIC to it."""
+    with serving("--quic", *request.param, secure=True) as server:
         server.await_ready()
         yield server
 

@@ -147,7 +147,7 @@ impl Offload {
         let has_proxies = !config.protocols.proxies.datagram_sources.is_empty();
         let first_bytes = match has_proxies {
             true => (0..=u8::MAX).collect(),
-            false => served(),
+            false => served(config.tls.quic_files().is_some()),
         };
         let has_mark = !config.stun.rfc3489_binding && !has_proxies;
         let mark = Mark {
@@ -188,13 +188,12 @@ impl Offload {
     }
 }
 
-/// Returns how a datagram begins that a shard does not drop as `protocol_unknown`.
-fn served() -> FirstBytes {
-    let is_served = |first: &u8| {
-        matches!(
-            protocol(*first),
-            Demux::Stun | Demux::ChannelData | Demux::Dtls
-        )
+/// Returns how a datagram begins that a shard does not drop as `protocol_unknown`. QUIC's short headers begin as channel messages may.
+fn served(has_quic: bool) -> FirstBytes {
+    let is_served = |first: &u8| match protocol(*first) {
+        Demux::Stun | Demux::ChannelData | Demux::Dtls => true,
+        Demux::Quic => has_quic,
+        Demux::Zrtp | Demux::Rtp | Demux::Reserved => false,
     };
     (0..=u8::MAX).filter(is_served).collect()
 }
@@ -321,4 +320,22 @@ fn devices_by(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, Str
 pub(crate) fn first_line(error: &impl ToString) -> String {
     let words = error.to_string();
     words.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::served;
+
+    #[test]
+    fn long_headers_of_quic_reach_the_shards_where_quic_is_served() {
+        let long_headers = 192..=u8::MAX;
+        for first in 0..=u8::MAX {
+            let (without, with) = (served(false).contains(first), served(true).contains(first));
+            match long_headers.contains(&first) {
+                true => assert_eq!((without, with), (false, true), "{first}"),
+                false => assert_eq!(without, with, "{first}"),
+            }
+        }
+        assert!((64..=127).all(|short_header| served(true).contains(short_header)));
+    }
 }
