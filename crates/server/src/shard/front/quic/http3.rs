@@ -150,7 +150,7 @@ impl Below<'_, '_> {
         }
     }
 
-    /// Writes what waits, as far as there is room.
+    /// Writes what waits, until there is no room. Nobody says that there is room again unless a write has met none at all.
     fn go_on(&mut self, stream: u64) -> Result<(), StreamError> {
         let id = StreamId::from_u64(stream);
         let Some(outgoing) = self.waiting.get_mut(&stream) else {
@@ -166,10 +166,11 @@ impl Below<'_, '_> {
                 }
             };
             outgoing.len -= written;
-            if !chunk.is_empty() {
+            if chunk.is_empty() {
+                outgoing.chunks.pop_front();
+            } else if written == 0 {
                 return Ok(());
             }
-            outgoing.chunks.pop_front();
         }
         let is_last = outgoing.is_last;
         self.forget(stream);

@@ -290,6 +290,8 @@ impl QuicFront {
         quic.connections.stop();
         quic.endpoint
             .stop(quic.now, Code::NO_ERROR.0, "the relay ends");
+        // There is no next turn.
+        quic.endpoint.limit_turn(usize::MAX);
         quic.send(&self.counters, tx);
         quic.take_events(hub, tx);
         self.counters.connections.quic_waiting.set(0);

@@ -10,6 +10,8 @@ use crate::resolve::Resolver;
 use crate::shard::book::CrowdLimits;
 use crate::shard::hub::tests::{LISTENER, hub};
 
+mod pair;
+mod streams;
 mod users;
 
 /// The shard of the front under test.
@@ -48,8 +50,8 @@ fn front_with(
             idle: long,
             unallocated: long,
             crowd: CrowdLimits {
-                total: 10,
-                per_source: 10,
+                total: 100,
+                per_source: 100,
             },
         },
         resolver,
