@@ -12,14 +12,12 @@ use crate::connections::{Application, ConnectionName, Connections, Held, contain
 use crate::deadlines::Deadlines;
 use crate::events::{Event, Events};
 use crate::gate::{Gate, Handshakes, Strangers, Waiting};
+use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::stack::{Connection, Handled, Incoming, Link, Packet, Shown, Stack};
 use crate::state::{Closed, Refused};
 use crate::totals::{Dropped, Totals};
 use crate::transmit::{Answer, Outlet, Via};
-
-/// Bytes by which the memory that datagrams are copied to grows.
-const POOL_LEN: usize = 256 * 1024;
 
 /// Makes the application of a connection from this address.
 type Accept<A> = Box<dyn FnMut(SocketAddr) -> A + Send>;
@@ -37,8 +35,7 @@ pub struct Endpoint<A> {
     ready: VecDeque<usize>,
     /// Answers that need no connection.
     answers: Vec<(Via, Answer)>,
-    /// Where received datagrams lie while packets in them are used.
-    pool: BytesMut,
+    pool: Pool,
     totals: Totals,
     host: Host<A>,
 }
@@ -63,7 +60,7 @@ impl<A: Application> Endpoint<A> {
             deadlines: Deadlines::default(),
             ready: VecDeque::new(),
             answers: Vec::new(),
-            pool: BytesMut::new(),
+            pool: Pool::default(),
             totals: Totals::default(),
             host: Host {
                 accept: Box::new(accept),
@@ -136,13 +133,15 @@ impl<A: Application> Endpoint<A> {
         segment: usize,
         strangers: &mut impl Strangers,
     ) {
-        if self.pool.capacity() < bytes.len() {
-            self.pool.reserve(POOL_LEN.max(bytes.len()));
-        }
-        self.pool.extend_from_slice(bytes);
-        let mut message = self.pool.split();
+        let mut copy = self.pool.copy(bytes);
+        let mut rest = bytes;
         loop {
-            let datagram = message.split_to(segment.max(1).min(message.len()));
+            let (datagram, after) = rest.split_at(segment.max(1).min(rest.len()));
+            let datagram = match &mut copy {
+                Some(copy) => copy.split_to(datagram.len()),
+                None => BytesMut::from(datagram),
+            };
+            rest = after;
             self.totals.received += 1;
             let waiting = Waiting {
                 from,
@@ -150,7 +149,7 @@ impl<A: Application> Endpoint<A> {
                 datagram,
             };
             self.judge(now, waiting, strangers);
-            if message.is_empty() {
+            if rest.is_empty() {
                 return;
             }
         }

@@ -19,6 +19,7 @@ mod endpoint;
 mod events;
 mod gate;
 mod keys;
+mod pool;
 mod settings;
 mod stack;
 mod state;

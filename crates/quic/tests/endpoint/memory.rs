@@ -139,3 +139,50 @@ fn packets_with_datagrams_take_nothing_from_the_heap_once_warm() {
         assert!(packets > 1_500 && each < 0.05, "{len}: {each}");
     }
 }
+
+#[test]
+fn packets_of_streams_with_a_gap_keep_a_bounded_part_of_what_was_received_beside_them() {
+    let mut world = World::new();
+    let names: Vec<_> = (0..8).map(|_| world.connected()).collect();
+    let (at, from) = (world.now, client_address());
+    let mut kept = Vec::new();
+    for name in names {
+        let write = |connection: &mut Connection<'_>, _: &mut App| {
+            let stream = connection.open().unwrap();
+            connection.write(stream, &mut Bytes::from(vec![7; 12_000]))
+        };
+        world.client.with(at, name, write).unwrap().unwrap();
+        world.link.clear();
+        let link = &mut world.link;
+        world.client.transmit(at, &mut Port { at, from, link });
+        // Without the first all others wait.
+        kept.extend(world.link.drain(..).skip(1));
+    }
+    let mut other = kept[0].bytes.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let others = (256 << 10) / other.len() + 1;
+    let before = world.server.totals().delivered;
+    let measured = measure(|| {
+        for datagram in &kept {
+            world.give_server(from, &datagram.bytes);
+            for _ in 0..others {
+                world.give_server(from, &other);
+            }
+        }
+    });
+    let delivered = world.server.totals().delivered - before;
+    println!(
+        "{} bytes for {} packets",
+        measured.bytes_current,
+        kept.len()
+    );
+    assert!(
+        kept.len() > 40 && delivered >= kept.len() as u64,
+        "{delivered}"
+    );
+    assert!(
+        measured.bytes_current < 5 << 20,
+        "{}",
+        measured.bytes_current
+    );
+}
