@@ -92,7 +92,7 @@ reasons! {
     pub(crate) enum QuicDrop {
         /// A datagram of a bound tunnel of HTTP/3 without the address that its context wants, or to port 0.
         AddressMissing = "address_missing",
-        /// A datagram of a connection, of which more came than turns handle and than may wait. QUIC's congestion control has the sender slow down.
+        /// A datagram of a connection, or a payload of a tunnel, of which more came than turns handle and than may wait. QUIC's congestion control has the sender slow down.
         Backlog = "quic_backlog",
         /// A datagram of QUIC itself, not of what it carries: its arrival was its whole purpose.
         Control = "quic_control",

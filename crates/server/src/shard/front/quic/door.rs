@@ -16,6 +16,7 @@ use turnbuckle_masque::Asked;
 use turnbuckle_masque::h3::Payload;
 use turnbuckle_quic::ConnectionName;
 
+use self::payloads::lose;
 use super::lookups::Lookups;
 use crate::counters::QuicDrop;
 use crate::resolve::Resolver;
@@ -33,6 +34,12 @@ pub(super) struct Door {
     pub(super) unsettled: VecDeque<(Time, ConnectionName, ClientTuple)>,
     /// Connections that have payloads which came before their tunnels were open.
     pub(super) early: Vec<ConnectionName>,
+    /// Connections that have payloads which were more than a turn relays, each once.
+    unfinished: VecDeque<ConnectionName>,
+    /// How many payloads of all connections these are.
+    kept: usize,
+    /// Payloads that this turn may still relay.
+    share: usize,
     /// Requests whose users the database has been asked about.
     pub(super) users_asked: Vec<(ConnectionName, u64)>,
     /// Connections with payloads that are not sent yet.
@@ -59,6 +66,8 @@ pub(super) struct TunnelConnection {
     pub(super) tunnels: BTreeMap<u64, Tunnel>,
     /// The streams by the serial numbers of their clients.
     pub(super) streams: BTreeMap<u64, u64>,
+    /// Payloads of the client that are relayed in a later turn.
+    kept: VecDeque<Payload<AllocationId>>,
     /// Payloads that were handed to QUIC in DATAGRAM frames, and how many of them it has sent.
     queued: u64,
     carried: u64,
@@ -109,6 +118,9 @@ impl Door {
             connections: Vec::new(),
             unsettled: VecDeque::new(),
             early: Vec::new(),
+            unfinished: VecDeque::new(),
+            kept: 0,
+            share: 0,
             users_asked: Vec::new(),
             carrying: Vec::new(),
             queued: 0,
@@ -136,6 +148,7 @@ impl Door {
             allowed: 0,
             tunnels: BTreeMap::new(),
             streams: BTreeMap::new(),
+            kept: VecDeque::new(),
             queued: 0,
             carried: 0,
             is_carrying: false,
@@ -158,6 +171,8 @@ impl Door {
         let lost = connection.queued - connection.carried;
         self.queued -= lost;
         hub.counters.dropped(QuicDrop::Queue, lost);
+        self.kept -= connection.kept.len();
+        lose(connection.kept.len(), hub);
         if connection.is_carrying {
             self.carrying.retain(|it| *it != name);
         }
@@ -185,7 +200,7 @@ impl Door {
 
     /// Returns when there is something to do by itself.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        if !self.early.is_empty() || !self.users_asked.is_empty() {
+        if !self.early.is_empty() || self.keeps_payloads() || !self.users_asked.is_empty() {
             return Some(Time::ZERO);
         }
         let resolving = self.lookups.next_timeout();

@@ -151,13 +151,16 @@ impl QuicFront {
             quic.now = quic.instant(now);
             let share = quic.backlog.turn_started(has_calls);
             quic.endpoint.limit_turn(share);
+            quic.door.turn_started(has_calls);
         }
     }
 
     /// Returns whether the end of this turn has work that calls by TURN should not wait for.
     pub(in crate::shard) fn keeps_calls(&self) -> bool {
         let quic = self.quic.as_ref().filter(|quic| quic.backlog.defers());
-        quic.is_some_and(|quic| quic.backlog.len() > 0 || quic.endpoint.has_ready())
+        quic.is_some_and(|quic| {
+            quic.backlog.len() > 0 || quic.endpoint.has_ready() || quic.door.keeps_payloads()
+        })
     }
 
     /// Refuses new connections from now on, or takes them again.

@@ -31,11 +31,12 @@ const SETTINGS_WAIT_MAX: Duration = Duration::from_secs(2);
 const STREAMS: (usize, usize) = (16, 128);
 
 impl Quic {
-    /// Takes what came before tunnels were open.
+    /// Takes what came before tunnels were open, and goes on with what has waited for this turn.
     pub(super) fn take_early(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
         for name in std::mem::take(&mut self.door.early) {
             self.take(name, hub, tx);
         }
+        self.door.go_on(hub, tx);
     }
 
     /// Goes on with requests about whose users the database has been asked. Takes what the resolver has found, and does what has waited long enough.
@@ -66,8 +67,7 @@ impl Quic {
         let taken = self
             .endpoint
             .with(self.now, name, |_, http| http.take(&mut came));
-        self.door.relay(&came, hub, tx);
-        came.clear();
+        self.door.take_in(name, &mut came, hub, tx);
         self.door.came = came;
         let Some(taken) = taken else {
             return;
