@@ -127,30 +127,30 @@ impl StreamFront {
                 let staged = tx.stage(&plain);
                 // Nothing comes after the end, so all that was sent is handled now.
                 self.is_last = progress.is_closed;
-                self.application(client, &plain, &staged, hub, tx)
-                    .and_then(|end| {
-                        self.is_last = false;
-                        if std::mem::take(&mut self.is_cut) {
-                            input.cut();
-                        }
-                        let is_begun = end < plain.len();
-                        let rest = &plain[end..];
+                let handled = self.application(client, &plain, &staged, hub, tx);
+                self.is_last = false;
+                handled.and_then(|end| {
+                    if std::mem::take(&mut self.is_cut) {
+                        input.cut();
+                    }
+                    let is_begun = end < plain.len();
+                    let rest = &plain[end..];
+                    let connection = self.connections.get(input.stream);
+                    let whole_len = connection.and_then(|it| it.announced_len(rest));
+                    session.kept.keep(rest, whole_len);
+                    let len = input.bytes().len();
+                    self.connections
+                        .progressed(hub.now.time, input.stream, end > 0, is_begun);
+                    if progress.is_closed {
                         let connection = self.connections.get(input.stream);
-                        let whole_len = connection.and_then(|it| it.announced_len(rest));
-                        session.kept.keep(rest, whole_len);
-                        let len = input.bytes().len();
-                        self.connections
-                            .progressed(hub.now.time, input.stream, end > 0, is_begun);
-                        if progress.is_closed {
-                            let connection = self.connections.get(input.stream);
-                            let is_joined = connection.is_some_and(|it| it.joined.is_some());
-                            return match is_joined {
-                                true => Ok(Taken::Ended),
-                                false => Err(CloseReason::Remote),
-                            };
-                        }
-                        Ok(Taken::AllBut([progress.used..len, 0..0]))
-                    })
+                        let is_joined = connection.is_some_and(|it| it.joined.is_some());
+                        return match is_joined {
+                            true => Ok(Taken::Ended),
+                            false => Err(CloseReason::Remote),
+                        };
+                    }
+                    Ok(Taken::AllBut([progress.used..len, 0..0]))
+                })
             }
         };
         self.plain = plain;
@@ -159,8 +159,8 @@ impl StreamFront {
     }
 
     /// Returns how many messages of a connection may be handled in this turn: all of them if nothing follows.
-    pub(super) fn messages_of_turn(&mut self) -> usize {
-        match std::mem::take(&mut self.is_last) {
+    pub(super) const fn messages_of_turn(&self) -> usize {
+        match self.is_last {
             true => usize::MAX,
             false => MESSAGES_PER_TURN,
         }
