@@ -289,8 +289,11 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Notes a change. It is written by the next [`Self::commit`].
+    /// Notes a change. It is written by the next [`Self::commit`], or never if one has failed.
     pub(crate) fn append(&mut self, change: &Change) {
+        if self.segments.word() == GIVEN_UP {
+            return; // Nothing would take it out again.
+        }
         self.current.append(change);
         // mutant: journal-slices-miss-changes
         if let Some(next) = &mut self.next {
@@ -315,13 +318,12 @@ impl Journal {
 
     fn commit_changes<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
         if self.segments.word() == GIVEN_UP {
-            self.current.bytes.clear();
-            self.next = None;
+            self.forget();
             return Ok(());
         }
         let written = self.write(now, engine);
         if written.is_err() {
-            self.next = None;
+            self.forget();
             // guard: V-63-unwritten
             self.segments.give_up();
         }
@@ -346,6 +348,13 @@ impl Journal {
             self.next = Some(next);
         }
         Ok(())
+    }
+
+    /// Frees what was noted, since nothing more is written.
+    fn forget(&mut self) {
+        self.current.bytes = Vec::new();
+        self.next = None;
+        self.ends = Ends::new(self.ends.memory);
     }
 
     fn slices(&self) -> Slices {

@@ -19,7 +19,7 @@ use turnbuckle_engine::{
 use turnbuckle_sys::mapped::Mapped;
 
 use super::segment::{Encoder, Refused, decode};
-use super::{Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
+use super::{Ends, Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
 use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
 use crate::process::path_of_descriptor;
@@ -448,6 +448,35 @@ fn a_journal_that_cannot_be_written_is_not_used_again() {
     journal.append(&family_ended(3, 0));
     journal.commit(Time::ZERO, &engine).unwrap();
     assert_eq!(segments.read().unwrap_err(), "it could not be written");
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_keeps_nothing() {
+    let (segments, engine) = (segments(), engine());
+    let mut journal = begin(&segments, &[], &engine);
+    journal.append(&family_ended(0, 0));
+    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.segments = read_only(&segments);
+    journal.append(&family_ended(1, 0));
+    journal.commit(Time::ZERO, &engine).unwrap_err();
+    assert_empty(&journal);
+    for seconds in 2..10_000 {
+        let now = Time::from_secs(seconds);
+        journal.commit(now, &engine).unwrap();
+        journal.append(&family_ended(seconds, seconds));
+    }
+    assert_empty(&journal);
+}
+
+fn assert_empty(journal: &Journal) {
+    let Ends {
+        allocations,
+        families,
+        ..
+    } = &journal.ends;
+    assert_eq!((allocations.len(), families.len()), (0, 0), "ends");
+    assert_eq!(journal.current.bytes.capacity(), 0, "records");
+    assert!(journal.next.is_none());
 }
 
 #[test]
