@@ -375,6 +375,12 @@ impl Relay {
         self.hub.across.roaming.counts()
     }
 
+    /// Returns of how many allocations the proxy is known that their clients come by.
+    #[cfg(test)]
+    pub(crate) fn known_proxies(&self) -> usize {
+        self.fronts.udp.known_proxies()
+    }
+
     /// Opens and closes relay sockets until the engine asks for no more. If an address is in use, the engine tries another port.
     fn settle_sockets(&mut self, tx: &mut SendQueue, sockets: &mut impl Sockets) {
         let Self { hub, fronts, .. } = self;

@@ -29,6 +29,7 @@ mod lifetimes;
 mod looks;
 mod messages;
 mod pages;
+mod proxied;
 pub(crate) mod several;
 mod tunnels;
 

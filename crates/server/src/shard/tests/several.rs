@@ -365,6 +365,11 @@ impl Several {
         self.shards[shard].relay.roamers()
     }
 
+    /// Returns of how many allocations of a shard the proxy is known.
+    pub(super) fn known_proxies(&self, shard: usize) -> usize {
+        self.shards[shard].relay.known_proxies()
+    }
+
     /// Returns how many datagrams a shard has sent to peers.
     pub(super) fn sent_to_peers_by(&self, shard: usize) -> u64 {
         self.shards[shard].counters.datagrams.peer_out.get()

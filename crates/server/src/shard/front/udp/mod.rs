@@ -60,6 +60,12 @@ impl UdpFront {
         self.proxied.ended(allocation);
     }
 
+    /// Returns of how many allocations the proxy is known.
+    #[cfg(test)]
+    pub(in crate::shard) fn known_proxies(&self) -> usize {
+        self.proxied.allocations()
+    }
+
     /// Returns whether datagrams from `ip` begin with a header of the PROXY protocol.
     #[inline]
     pub(in crate::shard) fn is_proxy(&self, ip: IpAddr) -> bool {
@@ -106,7 +112,9 @@ impl UdpFront {
             None => ClientTuple::udp(listener, proxy),
         };
         let allocation = hub.engine.client(&client);
-        if let Some(allocation) = allocation.filter(|_| source.is_some()) {
+        // The end of one that is still being opened is told to nobody, so nothing would take its proxy out again.
+        let is_open = |id: &AllocationId| hub.engine.session_at(id.slot()).is_some();
+        if let Some(allocation) = allocation.filter(|id| source.is_some() && is_open(id)) {
             self.proxied.allocated(allocation, proxy);
         }
         hub.message(client, allocation, segments, start, self, tx);

@@ -73,6 +73,12 @@ impl ProxiedClients {
         self.proxy_by_allocation.insert(allocation, proxy);
     }
 
+    /// Returns of how many allocations the proxy is known.
+    #[cfg(test)]
+    pub(super) fn allocations(&self) -> usize {
+        self.proxy_by_allocation.len()
+    }
+
     /// Forgets the proxy of an allocation that has ended.
     pub(super) fn ended(&mut self, allocation: AllocationId) {
         self.proxy_by_allocation.remove(&allocation);
