@@ -79,6 +79,13 @@ impl Roaming {
         self.home_by_client.get(client).copied()
     }
 
+    /// Notes that `shard` is not the home of a client whose ingress is here. It may say so late, when another one is.
+    pub(in crate::shard) fn forget_home(&mut self, client: &ClientTuple, shard: usize) {
+        if self.home(client) == Some(shard) {
+            self.home_by_client.remove(client);
+        }
+    }
+
     /// Notes the home of a client whose ingress is here. `None` means that it has none.
     pub(in crate::shard) fn set_home(&mut self, client: ClientTuple, home: Option<usize>) {
         match home {

@@ -158,13 +158,18 @@ impl Hub {
                     }
                 }
                 About::FromClient(bytes) => self.message_of_ingress(from, at, &bytes, front, tx),
-                About::IsHome(is_home) => {
+                About::IsHome(false) => {
+                    if let Some(here) = self.named_here(at) {
+                        self.across.roaming.forget_home(&here, from);
+                    }
+                }
+                About::IsHome(true) => {
                     // Either shard may have given the listener another name since.
                     let Some(here) = self.named_here(at) else {
                         continue;
                     };
                     let is_free = front.has_client(&here) && self.engine.client(&here).is_none();
-                    let home = (is_home && is_free).then_some(from);
+                    let home = is_free.then_some(from);
                     self.across.roaming.set_home(here, home);
                 }
                 About::Quic(bytes) => match self.named_here(at) {

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use turnbuckle_wire::{ChannelNumber, Method};
 
@@ -209,6 +210,37 @@ fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_i
         received += 1;
     }
     assert_eq!(received, 50);
+    assert_balanced(&shards);
+}
+
+#[test]
+fn a_client_who_has_moved_on_is_not_forgotten_when_the_shard_that_he_has_left_looks_for_him() {
+    let mut shards = Several::start(3, &[]);
+    let time = shards.stop_time();
+    let mut owners = [0, 2].map(|shard| shards.datagrams(shard, "mallory"));
+    let [first, second] = owners
+        .each_mut()
+        .map(|owner| owner.allocate(&mut shards).ticket());
+    let mut moved = shards.datagrams(1, "mallory");
+    moved.resume(&mut shards, &first).expect(200);
+    let ended = moved.request(&mut shards, Method::REFRESH, |writer| {
+        writer.lifetime(0);
+    });
+    ended.expect(200);
+    // Shard 0 has looked not long ago who is still there, so it does that again when shard 2 has the client.
+    moved.resume(&mut shards, &second).expect(200);
+    assert_eq!((shards.roamers_of(0).0, shards.roamers_of(2).0), (1, 1));
+    let mut now = time.lock().unwrap();
+    now.time = now.time + Duration::from_secs(2);
+    drop(now);
+    shards.settle();
+    assert_eq!((shards.roamers_of(0).0, shards.roamers_of(2).0), (0, 1));
+    let answer = moved.request(&mut shards, Method::REFRESH, |_| {});
+    answer.expect(200);
+    let peer = shards.peer();
+    moved.bind_channel(&mut shards, channel(), peer.local_addr().unwrap());
+    moved.send_channel_data(channel(), b"here I am");
+    shards.until(|| peer.recv(&mut [0; 64]).ok());
     assert_balanced(&shards);
 }
 
