@@ -25,6 +25,7 @@ use crate::translate;
 mod turn;
 
 mod crossing;
+mod failing;
 mod lifetimes;
 mod looks;
 mod messages;

@@ -230,6 +230,9 @@ impl Starting {
                             if let Ok(ended) = catch_unwind(ran) {
                                 end.error = ended.err().map(|error| error.to_string());
                             }
+                            // The last event waits for room, which only the main thread makes. That one may be waiting for room in this queue, or for
+                            // the answer to a request in it. Neither comes any more, and without the queue it is told so.
+                            drop(inbox);
                             if end.error.is_some()
                                 && let Some(journal) = journal
                             {
