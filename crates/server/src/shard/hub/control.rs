@@ -5,7 +5,8 @@ use turnbuckle_engine::{ClientTuple, DropReason, IcmpError, Outcome, RelayHandle
 
 use super::Hub;
 use super::wanted::{Late, SocketDue, Wanted};
-use crate::counters::{AcrossDrop, HubDrop};
+use crate::counters::{AcrossDrop, HubDrop, ShardCounters};
+use crate::shard::across::Across;
 use crate::shard::front::{Front, TunnelEvent};
 use crate::shard::name;
 use crate::shard::parking::Due;
@@ -218,10 +219,8 @@ impl Hub {
             Wanted::Reply(to, bytes) => {
                 counters.answered(to.transport, bytes);
                 changes.note_answer(to, bytes);
-                if across.has_ingress(&to) {
-                    if !across.send_to_ingress(&to, bytes.to_vec()) {
-                        counters.dropped(AcrossDrop::HandoverQueueFull, 1);
-                    }
+                if is_handed_to_ingress(across, counters, &to, bytes) {
+                    // The other shard sends it.
                 } else if front.serves(to.transport) {
                     front.reply(to, bytes, tx);
                 } else {
@@ -267,11 +266,14 @@ impl Hub {
         self.client_gone(client);
     }
 
-    /// Carries out the commands that remain after a connection was closed during the flush of a turn. Nothing more can be sent in that turn.
-    pub(in crate::shard) fn carry_out_after_flush(&mut self) {
+    /// Carries out the commands that remain after the connection of the client `closed` was closed during the flush of a turn. Nothing more can be sent
+    /// in that turn.
+    pub(in crate::shard) fn carry_out_after_flush(&mut self, closed: &ClientTuple) {
         let Self {
             engine,
             counters,
+            changes,
+            across,
             sockets_due,
             late,
             ..
@@ -282,11 +284,35 @@ impl Hub {
             Wanted::Socket(SocketDue::Connect { .. }) | Wanted::Join(..) => {}
             Wanted::Socket(due) => sockets_due.push(due),
             // The response to a pending request has no receiver any more.
-            Wanted::Reply(..) => {
+            Wanted::Reply(to, _) if to == *closed => {
                 counters.datagrams.client_out.queued(1);
                 counters.datagrams.client_out.refused(1);
                 counters.dropped(HubDrop::SocketClosed, 1);
             }
+            // Another client's, whose peer was forbidden before the turn or closed its connection in the same flush.
+            Wanted::Reply(to, bytes) => {
+                counters.answered(to.transport, bytes);
+                changes.note_answer(to, bytes);
+                if !is_handed_to_ingress(across, counters, &to, bytes) {
+                    late.push(Late::Reply(to, bytes.into()));
+                }
+            }
         });
     }
+}
+
+/// Hands an answer to the client's ingress, if that is another shard. Returns whether it is.
+fn is_handed_to_ingress(
+    across: &mut Across,
+    counters: &ShardCounters,
+    to: &ClientTuple,
+    answer: &[u8],
+) -> bool {
+    if !across.has_ingress(to) {
+        return false;
+    }
+    if !across.send_to_ingress(to, answer.to_vec()) {
+        counters.dropped(AcrossDrop::HandoverQueueFull, 1);
+    }
+    true
 }

@@ -14,6 +14,7 @@ use crate::config::{Machine, Request, load};
 use crate::control::keys::KeyRing;
 use crate::translate;
 
+mod closing;
 mod parking;
 
 pub(in crate::shard) const LISTENER: Endpoint = Endpoint(1);

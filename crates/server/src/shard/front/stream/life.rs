@@ -117,7 +117,7 @@ impl StreamFront {
         }
         let is_orderly = !matches!(end, StreamEnd::Congested | StreamEnd::Failed);
         hub.disconnected(&connection.client, is_orderly);
-        hub.carry_out_after_flush();
+        hub.carry_out_after_flush(&connection.client);
     }
 
     /// Sends on their way the connections whose last answers were handed over with the turn before, and takes in those that came.
