@@ -343,6 +343,15 @@ impl Publisher {
     }
 
     fn account<R: Random>(&mut self, id: AllocationId, traffic: &Unasked, engine: &mut Engine<R>) {
+        self.count(traffic);
+        match self.ended.get_mut(&id) {
+            Some(ended) => ended.totals.absorb(traffic),
+            None => engine.absorb(id, traffic),
+        }
+    }
+
+    /// Adds to the shard's counters what was relayed and dropped.
+    fn count(&self, traffic: &Unasked) {
         let counters = &self.counters.offload;
         counters.kernel_to_peers.add(traffic.to_peers.datagrams);
         counters.kernel_to_peers_bytes.add(traffic.to_peers.bytes);
@@ -354,10 +363,6 @@ impl Publisher {
         if beyond > 0 {
             counters.kernel_dropped.add(beyond);
             self.counters.dropped(DropReason::BandwidthExceeded, beyond);
-        }
-        match self.ended.get_mut(&id) {
-            Some(ended) => ended.totals.absorb(traffic),
-            None => engine.absorb(id, traffic),
         }
     }
 
@@ -424,7 +429,11 @@ impl Drop for Publisher {
             return;
         }
         std::thread::sleep(GRACE);
-        for revoked in std::mem::take(&mut self.revoked) {
+        for mut revoked in std::mem::take(&mut self.revoked) {
+            let ways = (revoked.to_peer.as_mut(), revoked.to_client.as_mut());
+            let traffic = self.take(ways.0, ways.1, revoked.meter);
+            // The allocation's own counts have failed with the engine. Those of the shard outlive it.
+            self.count(&traffic);
             for way in [revoked.to_peer, revoked.to_client].into_iter().flatten() {
                 self.routes.free(way.line);
             }
@@ -483,4 +492,86 @@ fn routes(flow: &Flow) -> [Route; 2] {
 fn is_same(one: &Flow, other: &Flow) -> bool {
     let expires = other.expires;
     Flow { expires, ..*one } == *other
+}
+
+#[cfg(test)]
+mod tests {
+    use turnbuckle_datapath::offload::Beyond;
+
+    use super::*;
+    use crate::counters::Accounting;
+
+    /// A kernel that has relayed and dropped as much as this since it was asked last.
+    struct Busy;
+
+    impl Routes for Busy {
+        fn publish(&mut self, _: &Route) -> Option<Line> {
+            None
+        }
+
+        fn set_expiry(&mut self, _: Line, _: u64) {}
+
+        fn revoke(&mut self, _: Line) {}
+
+        fn carried(&self, line: Line) -> Carried {
+            let datagrams = 10 + u64::from(line.index);
+            Carried {
+                datagrams,
+                bytes: 100 * datagrams,
+            }
+        }
+
+        fn take_beyond(&mut self, meter: NonZeroU32) -> Beyond {
+            let dropped = |datagrams| Carried {
+                datagrams,
+                bytes: 100 * datagrams,
+            };
+            Beyond {
+                labelled: dropped(meter.get().into()),
+                plain: dropped(1),
+            }
+        }
+
+        fn take_refused(&mut self) -> Refused {
+            Refused::default()
+        }
+
+        fn free(&mut self, _: Line) {}
+    }
+
+    #[test]
+    fn what_the_kernel_has_relayed_and_dropped_for_a_shard_that_fails_is_counted() {
+        let counters = Arc::<ShardCounters>::default();
+        let mut publisher = Publisher::new(Box::new(Busy), Arc::clone(&counters));
+        let counted = |index, datagrams| {
+            let line = Line {
+                is_v6: false,
+                index,
+            };
+            // What was taken over before is not counted again.
+            let taken = Carried {
+                datagrams,
+                bytes: 100 * datagrams,
+            };
+            Some(Counted { line, taken })
+        };
+        publisher.revoked.push(Revoked {
+            allocation: AllocationId::from_u64(7),
+            meter: NonZeroU32::new(5),
+            to_peer: counted(0, 4),
+            to_client: counted(1, 8),
+            turn: Time::ZERO,
+            since: None,
+        });
+        drop(publisher);
+        let offload = &counters.offload;
+        assert_eq!(offload.kernel_to_peers.get(), 6);
+        assert_eq!(offload.kernel_to_peers_bytes.get(), 600);
+        assert_eq!(offload.kernel_to_clients.get(), 3);
+        assert_eq!(offload.kernel_to_clients_bytes.get(), 300);
+        assert_eq!(offload.kernel_dropped.get(), 6);
+        let accounting = Accounting::of([&*counters]);
+        assert_eq!(accounting.dropped("bandwidth_exceeded"), 6);
+        assert!(accounting.balances(), "{}", accounting.line());
+    }
 }
