@@ -24,7 +24,7 @@ use crate::id::{AllocationId, Family, RelayProtocol};
 use crate::mobility;
 use crate::opening::{OPENING_MAX, ask_host, lease};
 use crate::out::Out;
-use crate::ports::PortKind;
+use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
 use crate::random::Random;
 use crate::redirect;
@@ -401,8 +401,7 @@ fn lease_ports(
                     lease: Lease::Shared(Arc::clone(relay)),
                     sibling: None,
                 }
-            } else if let Some((lease, sibling)) =
-                lease(family, wish.port, wish.protocol, rules, random)
+            } else if let Some((lease, sibling)) = lease_or_purge(family, wish, now, rules, random)
             {
                 Opening::Waiting {
                     attempt: 0,
@@ -422,4 +421,20 @@ fn lease_ports(
     } else {
         Err(Reject::InsufficientCapacity)
     }
+}
+
+/// Leases a port of `family`, of an expired reservation too where no other is free: its engine may have failed, and its timer with it.
+fn lease_or_purge(
+    family: Family,
+    wish: &Wish,
+    now: Time,
+    rules: &Rules,
+    random: &mut impl Random,
+) -> Option<(PortLease, Option<PortLease>)> {
+    let leased = lease(family, wish.port, wish.protocol, rules, random);
+    if leased.is_some() {
+        return leased;
+    }
+    rules.commons.reservations.purge(now);
+    lease(family, wish.port, wish.protocol, rules, random)
 }

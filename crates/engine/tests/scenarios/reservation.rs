@@ -102,6 +102,28 @@ fn a_reservation_holds_for_at_least_30_seconds_and_then_gives_its_port_back() {
     assert_eq!(server.allocate(&mut other).port(), 50_001);
 }
 
+//= TURN-042
+#[test]
+fn a_reservation_gives_its_port_back_although_the_engine_that_made_it_is_gone() {
+    let mut first = Server::with(|config| config.relays.ports = 50_000..=50_001);
+    let mut second = Server::joining(Arc::clone(&first.config), Arc::clone(&first.commons), 2);
+    reserve(&mut first, CLIENT);
+    let commons = Arc::clone(&first.commons);
+    drop(first);
+    let mut taken = second.client("203.0.113.8:1");
+    assert_eq!(second.allocate(&mut taken).port(), 50_000);
+    second.wait_s(59);
+    let mut client = second.client("203.0.113.8:2");
+    let answer = second.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(answer.code(), Some(508), "the port is kept");
+    second.wait_s(2);
+    assert_eq!(commons.reserved_ports(), 1, "nobody's timer");
+    let mut client = second.client("203.0.113.8:3");
+    assert_eq!(second.allocate(&mut client).port(), 50_001);
+}
+
 //= TURN-026
 #[test]
 fn an_expired_token_is_refused_even_before_its_timer_fires() {
