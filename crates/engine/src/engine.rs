@@ -108,6 +108,12 @@ impl<R: Random> Engine<R> {
         self.rules.policies.add_service(local);
     }
 
+    /// Makes an address known where other engines of the server listen, and this one cannot: the listeners after it have the same places as theirs.
+    pub fn skip_listener(&mut self, local: SocketAddr) {
+        self.rules.listeners.skip(local);
+        self.rules.policies.add_service(local);
+    }
+
     /// Makes a shared relay socket known: its name and the address it is bound to, one of [`crate::SharedRelays::addresses`]. Allocations
     /// of its family are made on it.
     pub fn add_shared_relay(&mut self, endpoint: Endpoint, local: SocketAddr) {
@@ -520,7 +526,7 @@ impl<R: Random> Engine<R> {
         self.rules.listeners.index(endpoint)
     }
 
-    /// Returns the listener at this place.
+    /// Returns the listener at this place, if this engine has it.
     pub fn listener_at(&self, index: usize) -> Option<Endpoint> {
         self.rules.listeners.at(index)
     }

@@ -13,14 +13,20 @@ const UNKNOWN_LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPEC
 /// Listeners in the order in which they were made known.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    list: Vec<(Endpoint, SocketAddr)>,
+    /// Those that other engines alone have are in their places without a name.
+    list: Vec<(Option<Endpoint>, SocketAddr)>,
     /// Those that serve NAT behaviour discovery.
     discovery: BTreeMap<Endpoint, Discovery>,
 }
 
 impl Listeners {
     pub(crate) fn add(&mut self, endpoint: Endpoint, local: SocketAddr) {
-        self.list.push((endpoint, local));
+        self.list.push((Some(endpoint), local));
+    }
+
+    /// Leaves the place of a listener that other engines alone have.
+    pub(crate) fn skip(&mut self, local: SocketAddr) {
+        self.list.push((None, local));
     }
 
     /// Has a listener serve NAT behaviour discovery.
@@ -36,7 +42,7 @@ impl Listeners {
     /// Returns the address of a listener.
     pub(crate) fn address(&self, endpoint: Endpoint) -> SocketAddr {
         let mut listeners = self.list.iter();
-        let found = listeners.find(|(listener, _)| *listener == endpoint);
+        let found = listeners.find(|(listener, _)| *listener == Some(endpoint));
         found.map_or(UNKNOWN_LISTENER, |&(_, local)| local)
     }
 
@@ -53,8 +59,7 @@ impl Listeners {
     /// Returns the first listener at an address.
     pub(crate) fn named(&self, local: SocketAddr) -> Option<Endpoint> {
         let mut listeners = self.list.iter();
-        let found = listeners.find(|&&(_, address)| address == local);
-        found.map(|&(listener, _)| listener)
+        listeners.find_map(|&(listener, address)| listener.filter(|_| address == local))
     }
 
     /// Returns the addresses of all listeners.
@@ -65,12 +70,12 @@ impl Listeners {
     /// Returns the place of a listener in the order in which the listeners were added.
     pub(crate) fn index(&self, endpoint: Endpoint) -> Option<usize> {
         let mut listeners = self.list.iter();
-        listeners.position(|&(listener, _)| listener == endpoint)
+        listeners.position(|&(listener, _)| listener == Some(endpoint))
     }
 
     /// Returns the listener at this place.
     pub(crate) fn at(&self, index: usize) -> Option<Endpoint> {
-        self.list.get(index).map(|&(listener, _)| listener)
+        self.list.get(index)?.0
     }
 
     /// Returns whether `source` can be a client's address. An answer to one of the server's own listeners would come back as a

@@ -49,8 +49,8 @@ pub(crate) struct Relay {
     pages: Pages,
     /// The client-facing endpoints; all others are relay endpoints.
     listeners: Vec<EndpointId>,
-    /// The listeners for connections of clients.
-    stream_listeners: Vec<StreamListenerId>,
+    /// The listeners for connections of clients; `None` in the place of one that could not be opened.
+    stream_listeners: Vec<Option<StreamListenerId>>,
     /// The program that chooses the shard for a datagram; `None` leaves it to the kernel's hash.
     pub(super) steering: Option<Vec<Instruction>>,
     /// The other shards are to know where clients are at home that have come here before this relay.
@@ -248,11 +248,22 @@ impl Relay {
     pub(crate) fn add_stream_listener(&mut self, listener: StreamListenerId, local: SocketAddr) {
         let name = SocketName::ClientListener(self.next_stream_listener());
         self.hub.engine.add_listener(name.endpoint(), local);
-        self.stream_listeners.push(listener);
+        self.stream_listeners.push(Some(listener));
     }
 
-    /// Returns the listeners for connections.
-    pub(crate) fn stream_listeners(&self) -> &[StreamListenerId] {
+    /// Passes over the number of a client-facing socket that could not be opened: shards name a client's listener to each other by its number.
+    pub(crate) fn skip_listener(&mut self, local: SocketAddr) {
+        self.hub.engine.skip_listener(local);
+    }
+
+    /// Passes over the number of the next listener for connections, likewise.
+    pub(crate) fn skip_stream_listener(&mut self, local: SocketAddr) {
+        self.hub.engine.skip_listener(local);
+        self.stream_listeners.push(None);
+    }
+
+    /// Returns the listeners for connections in their places.
+    pub(crate) fn stream_listeners(&self) -> &[Option<StreamListenerId>] {
         &self.stream_listeners
     }
 

@@ -381,12 +381,7 @@ pub(super) fn set_up(
     let _ = bound.send(());
     for (datagrams, streams) in plan.listeners.later {
         // What could not be opened then is tried again in its place.
-        for address in datagrams {
-            let _ = listen_for_datagrams(&mut datapath, &mut relay, address, false);
-        }
-        for address in streams {
-            let _ = listen_for_connections(&mut datapath, &mut relay, address);
-        }
+        let _ = listen_too(&mut datapath, &mut relay, datagrams, streams);
     }
     if !plan.host.relays.is_empty() {
         relay.add_relays(&plan.host.relays);
@@ -493,6 +488,34 @@ fn listen_for_connections(
     Ok(SocketName::ClientListener(number))
 }
 
+/// Listens on addresses that were added after the start. All are tried, even if one fails. That one keeps its number, because all shards number them
+/// alike.
+///
+/// # Errors
+///
+/// The first that failed.
+pub(super) fn listen_too(
+    datapath: &mut Datapath,
+    relay: &mut Relay,
+    datagrams: Vec<SocketAddr>,
+    streams: Vec<SocketAddr>,
+) -> io::Result<()> {
+    let mut outcome = Ok(());
+    for address in datagrams {
+        if let Err(error) = listen_for_datagrams(datapath, relay, address, false) {
+            relay.skip_listener(address);
+            outcome = outcome.and(Err(error));
+        }
+    }
+    for address in streams {
+        if let Err(error) = listen_for_connections(datapath, relay, address) {
+            relay.skip_stream_listener(address);
+            outcome = outcome.and(Err(error));
+        }
+    }
+    outcome
+}
+
 fn cannot_listen(transport: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(
         error.kind(),
@@ -520,7 +543,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     for listener in &datagrams[admitted.0..] {
                         datapath.admit_clients(*listener)?;
                     }
-                    for listener in &streams[admitted.1..] {
+                    for listener in streams[admitted.1..].iter().flatten() {
                         datapath.admit_connections(*listener)?;
                     }
                     admitted = (datagrams.len(), streams.len());
@@ -538,17 +561,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                     streams,
                     done,
                 } => {
-                    // All addresses are tried, even if one fails.
-                    let mut opened = Vec::with_capacity(datagrams.len() + streams.len());
-                    for address in datagrams {
-                        let bound = listen_for_datagrams(datapath, relay, address, false);
-                        opened.push(bound.map(drop));
-                    }
-                    for address in streams {
-                        opened.push(listen_for_connections(datapath, relay, address).map(drop));
-                    }
-                    let outcome = opened.into_iter().collect::<io::Result<()>>();
-                    let _ = done.send(outcome);
+                    let _ = done.send(listen_too(datapath, relay, datagrams, streams));
                 }
                 Request::Interfaces(interfaces) => relay.set_interfaces(interfaces),
                 Request::Answered(answer) => relay.answered(answer),

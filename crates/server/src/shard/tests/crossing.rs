@@ -1,7 +1,7 @@
 //! What passes between shards reaches whom it is for, and nobody else.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use turnbuckle_wire::{ChannelNumber, Method};
@@ -210,6 +210,48 @@ fn a_client_who_floods_another_shard_leaves_room_for_the_next_one_and_time_for_i
         received += 1;
     }
     assert_eq!(received, 50);
+    assert_balanced(&shards);
+}
+
+/// Returns a client of the listener, where all shards listen, whom the kernel has assigned to shard 1.
+fn assigned_to_shard_1(shards: &mut Several, new: impl Fn() -> Client) -> Client {
+    for _ in 0..64 {
+        let before = shards.received_by(1);
+        let mut client = new();
+        let answer = client.request(shards, Method::REFRESH, |_| {});
+        answer.expect(437);
+        if shards.received_by(1) > before {
+            return client;
+        }
+    }
+    panic!("the kernel assigns nobody to shard 1");
+}
+
+#[test]
+fn a_client_moves_to_a_listener_after_one_that_a_shard_could_not_open() {
+    let mut shards = Several::start(2, &[]);
+    let [first, second] = [0, 1].map(|number| shards.later(number));
+    let taken = (
+        UdpSocket::bind(first).unwrap(),
+        TcpListener::bind(first).unwrap(),
+    );
+    shards.listen_too(0, first).unwrap_err();
+    drop(taken);
+    shards.listen_too(1, first).unwrap();
+    for shard in [0, 1] {
+        shards.listen_too(shard, second).unwrap();
+    }
+    let new: [&dyn Fn() -> Client; 2] = [&|| Client::by_datagrams(second, "mallory"), &|| {
+        Client::by_connection(second, "mallory")
+    }];
+    for new in new {
+        let mut owner = shards.datagrams(0, "mallory");
+        let ticket = owner.allocate(&mut shards).ticket();
+        let mut moved = assigned_to_shard_1(&mut shards, new);
+        moved.resume(&mut shards, &ticket).expect(200);
+        let answer = moved.request(&mut shards, Method::REFRESH, |_| {});
+        answer.expect(200);
+    }
     assert_balanced(&shards);
 }
 

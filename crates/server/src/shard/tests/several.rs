@@ -2,7 +2,7 @@
 //! engines, so that a nonce of one is good at the others.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -17,7 +17,7 @@ use turnbuckle_wire::{
     TransactionId, long_term_key_md5,
 };
 
-use super::super::thread::{Followers, HostAddresses, Listeners, Plan, set_up};
+use super::super::thread::{Followers, HostAddresses, Listeners, Plan, listen_too, set_up};
 use crate::asking::{Answered, Asker};
 use crate::clock::Clock;
 use crate::config::{Machine, Masque, Request as Wish, load};
@@ -167,6 +167,28 @@ impl Several {
             listeners,
             engine,
         }
+    }
+
+    /// Returns an address that no shard listens on before it is asked to.
+    pub(super) fn later(&self, number: u16) -> SocketAddr {
+        let first = self.listeners[0];
+        SocketAddr::new(first.ip(), first.port() + 8 + number)
+    }
+
+    /// Has a shard listen on an address too, for datagrams and for connections.
+    pub(super) fn listen_too(&mut self, shard: usize, address: SocketAddr) -> io::Result<()> {
+        let OneOfSeveral {
+            datapath, relay, ..
+        } = &mut self.shards[shard];
+        let before = (relay.listeners().len(), relay.stream_listeners().len());
+        let outcome = listen_too(datapath, relay, vec![address], vec![address]);
+        for listener in &relay.listeners()[before.0..] {
+            datapath.admit_clients(*listener)?;
+        }
+        for listener in relay.stream_listeners()[before.1..].iter().flatten() {
+            datapath.admit_connections(*listener)?;
+        }
+        outcome
     }
 
     /// Makes one turn of each shard.
