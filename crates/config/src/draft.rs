@@ -4,7 +4,7 @@ use crate::config::Protocols;
 use crate::topics::limits::Limits;
 use crate::topics::log::Log;
 use crate::topics::offload::Offload;
-use crate::topics::process::Process;
+use crate::topics::process::GivenProcess;
 use crate::topics::relays::Relays;
 use crate::topics::stun::Stun;
 use crate::topics::tls::Tls;
@@ -24,5 +24,5 @@ pub(crate) struct Draft {
     pub(crate) tls: Tls,
     pub(crate) protocols: Protocols,
     pub(crate) log: Log,
-    pub(crate) process: Process,
+    pub(crate) process: GivenProcess,
 }

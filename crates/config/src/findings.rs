@@ -72,6 +72,11 @@ impl Findings {
     /// Records a problem of `key` as [`Self::problem`] does. The note of `turnserver` is about an error.
     pub(crate) fn grave_problem(&mut self, key: &str, message: impl Into<String>) {
         self.problem(key, message);
+        self.raise();
+    }
+
+    /// Says that the last note of `turnserver` is about an error.
+    pub(crate) fn raise(&mut self) {
         if self.is_lenient()
             && let Some(note) = self.notes.last_mut()
         {

@@ -24,6 +24,12 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
     if draft.tls.port == 0 {
         draft.tls.port = draft.addresses.listening_port;
     }
+    exporter::find_address(
+        std::mem::take(&mut draft.process.metrics_address),
+        &mut draft.process.settings.exporter,
+        machine,
+        findings,
+    );
     draft.tls.offers_http = draft.protocols.http.masque != Masque::Off;
     check(&mut draft, findings);
     if findings.is_lenient() && !draft.stun.stun_only {
@@ -54,7 +60,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
         tls: draft.tls,
         protocols: draft.protocols,
         log: draft.log,
-        process: draft.process,
+        process: draft.process.settings,
     }
 }
 
@@ -98,8 +104,8 @@ fn check(draft: &mut Draft, findings: &mut Findings) {
         has_tls,
         findings,
     );
-    console::check(&mut draft.process.console, findings);
-    exporter::check(&draft.process.exporter, &draft.tls, findings);
+    console::check(&mut draft.process.settings.console, findings);
+    exporter::check(&draft.process.settings.exporter, &draft.tls, findings);
     note_without_effect(draft, findings);
     addresses::check(&mut draft.addresses, findings);
     datapath::check(&draft.datapath, findings);
@@ -139,8 +145,8 @@ fn is_met(need: Need, draft: &Draft, findings: &Findings) -> bool {
             draft.log.syslog.is_any_used() || draft.log.form.format == LogFormat::Rfc5424
         }
         Need::BatchCounters => draft.datapath.log_receive || draft.datapath.log_send,
-        Need::MetricsTls => draft.process.exporter.has_tls,
-        Need::Metrics => draft.process.exporter.is_served(),
-        Need::Console => draft.process.console.is_on,
+        Need::MetricsTls => draft.process.settings.exporter.has_tls,
+        Need::Metrics => draft.process.settings.exporter.is_served(),
+        Need::Console => draft.process.settings.console.is_on,
     }
 }

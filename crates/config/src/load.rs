@@ -17,6 +17,7 @@ use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem, Problems};
 use crate::table;
+use crate::topics::exporter;
 use crate::value::{Kind, Value};
 
 /// A configuration, and the notes made while it was read.
@@ -169,7 +170,7 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
     }
     // So says the unit of Debian's package.
     if entry.name == "pidfile" && setting.value.as_deref().is_some_and(str::is_empty) {
-        draft.process.pid_file = None;
+        draft.process.settings.pid_file = None;
         return;
     }
     // To have none of its own, as some write.
@@ -188,6 +189,9 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
     if let Err(problem) = take(entry, setting, draft, findings) {
         if lenient::is_fatal(entry) || is_command {
             findings.problems.push(problem);
+        } else if entry.name == exporter::ADDRESS {
+            // Passed over, it would be the default: every address of the machine.
+            draft.process.metrics_address = exporter::GivenAddress::unusable(problem);
         } else {
             findings.notes.push(Note {
                 is_error: false,

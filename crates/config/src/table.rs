@@ -63,7 +63,7 @@ impl<T: Topic> Rows for Section<T> {
 }
 
 /// All sections. Where keys of our own are listed at the same row of coturn's, they are in this order.
-static SECTIONS: [&dyn Rows; 25] = [
+static SECTIONS: [&dyn Rows; 26] = [
     &Section {
         rows: addresses::ROWS,
         given: |draft| &mut draft.addresses,
@@ -161,7 +161,7 @@ static SECTIONS: [&dyn Rows; 25] = [
     },
     &Section {
         rows: process::ROWS,
-        given: |draft| &mut draft.process,
+        given: |draft| &mut draft.process.settings,
         settings: |config| &config.process,
     },
     &Section {
@@ -171,22 +171,27 @@ static SECTIONS: [&dyn Rows; 25] = [
     },
     &Section {
         rows: exporter::ROWS,
-        given: |draft| &mut draft.process.exporter,
+        given: |draft| &mut draft.process.settings.exporter,
+        settings: |config| &config.process.exporter,
+    },
+    &Section {
+        rows: exporter::ADDRESS_ROWS,
+        given: |draft| &mut draft.process.metrics_address,
         settings: |config| &config.process.exporter,
     },
     &Section {
         rows: statsdb::ROWS,
-        given: |draft| &mut draft.process.statsdb,
+        given: |draft| &mut draft.process.settings.statsdb,
         settings: |config| &config.process.statsdb,
     },
     &Section {
         rows: console::ROWS,
-        given: |draft| &mut draft.process.console,
+        given: |draft| &mut draft.process.settings.console,
         settings: |config| &config.process.console,
     },
     &Section {
         rows: admin::ROWS,
-        given: |draft| &mut draft.process,
+        given: |draft| &mut draft.process.settings,
         settings: |config| &config.process,
     },
 ];

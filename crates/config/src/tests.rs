@@ -17,7 +17,7 @@ mod texts;
 mod turnserver;
 mod wrong;
 
-/// Returns a machine with two public addresses, one private one and loopback. It knows one host name, and its random bytes are all the same.
+/// Returns a machine with two public addresses, one private one and loopback. It knows a few host names, and its random bytes are all the same.
 pub(super) fn machine() -> Machine {
     let addresses = ["127.0.0.1", "203.0.113.5", "10.1.2.3", "::1", "2001:db8::5"];
     Machine {
@@ -28,6 +28,10 @@ pub(super) fn machine() -> Machine {
         processors: NonZeroU16::new(4).expect("not zero"),
         domain: Some("example.net".to_owned()),
         resolve: |name| match name {
+            "localhost" => Ok(vec![
+                IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
+                IpAddr::from([127, 0, 0, 1]),
+            ]),
             "turn2.example.org" => Ok(vec![IpAddr::from([203, 0, 113, 6])]),
             "relay.example.net" => Ok(vec![IpAddr::from([203, 0, 113, 5])]),
             "both.example.net" => Ok(vec![

@@ -29,7 +29,8 @@ What `turnserver` refuses all the same, with exit code 255:
 What it does in the place of a value that cannot be used: an `external-ip` that is empty, unspecified, loopback, multicast, unknown, followed by a comment, or for an address or family that
 is not relayed is passed over, and of two for the same address the first counts; a `listening-ip` or `relay-ip` that is unknown or link-local is passed over, and if none is left the others
 of the machine are taken; nobody is sent to an `alternate-server` that is unknown or loopback; an `aux-server` without port is not opened; with `tls-listening-port=0` TLS is served on
-`listening-port`; of `min-port` above `max-port` the range between them is taken; of two `-c` the last counts; an `-A` without value changes nothing.
+`listening-port`; of `min-port` above `max-port` the range between them is taken; of two `-c` the last counts; an `-A` without value changes nothing. Where `prometheus-address`
+cannot be looked up, or is empty, which is every address in coturn, no metrics are served, and an error says so.
 
 Where a secret for time-limited credentials is given, users with passwords are left out, as in coturn, unless `users-beside-secrets` says otherwise; `turnbuckle serve` takes both. Without
 `realm` the realm is the domain name of the host, or empty. `listening-ip=::` alone is IPv4 too, and `listening-ip=0.0.0.0` without `relay-ip` relays IPv4 alone unless

@@ -530,6 +530,56 @@ fn values_that_coturn_starts_with_are_warnings_that_say_what_is_done() {
 }
 
 #[test]
+fn metrics_are_served_at_the_address_of_a_host_name() {
+    let loaded = loaded(
+        "user=a:b\nprometheus\nprometheus-address=localhost\n",
+        &machine(),
+    );
+    let exporter = &loaded.config.process.exporter;
+    assert!(exporter.is_served());
+    // Of both families, which is what coturn takes too.
+    assert_eq!(exporter.address, Some([127, 0, 0, 1].into()));
+}
+
+#[test]
+fn metrics_whose_address_is_unusable_are_served_nowhere_and_an_error_says_so() {
+    let long = "a".repeat(600);
+    for address in ["127.0.0.1 # x", "nowhere.invalid", "", &long] {
+        for switch in ["prometheus", "prometheus-tls\ncert=a\npkey=b"] {
+            let content = format!("user=a:b\n{switch}\nprometheus-address={address}\n");
+            let loaded = loaded(&content, &machine());
+            let exporter = &loaded.config.process.exporter;
+            assert!(!exporter.is_served(), "{content}");
+            assert!(exporter.address.is_some(), "{content}: all addresses");
+            let is_told = |note: &Note| {
+                note.is_error
+                    && note.key == "prometheus-address"
+                    && note.text.contains("no metrics are served")
+            };
+            assert!(
+                loaded.notes.iter().any(is_told),
+                "{content}: {:?}",
+                loaded.notes
+            );
+        }
+    }
+    // What is written last counts, and the default is still every address.
+    for (content, address) in [
+        ("prometheus\n", None),
+        ("prometheus\nprometheus-address=any\n", None),
+        (
+            "prometheus\nprometheus-address=\nprometheus-address=10.1.2.3\n",
+            Some([10, 1, 2, 3].into()),
+        ),
+    ] {
+        let loaded = loaded(content, &machine());
+        let exporter = &loaded.config.process.exporter;
+        assert!(exporter.is_served(), "{content}");
+        assert_eq!(exporter.address, address, "{content}");
+    }
+}
+
+#[test]
 fn of_two_files_the_last_one_counts() {
     let (_folder, path) = written("realm=second.example\n");
     let (config, notes) = read("realm=first.example\n", &["-c", &path]).expect("accepted");

@@ -265,7 +265,7 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("prometheus-tls", 1, "needs `prometheus-cert` and `prometheus-key`"),
     ("prometheus-tls\nprometheus-key=/etc/hush", 2, "give both or neither"),
     ("prometheus-port=0", 1, "1 to 65535"),
-    ("prometheus-address=localhost", 1, "no IP address"),
+    ("prometheus-address=nowhere.invalid", 1, "is not known"),
     ("prometheus-path=metrics", 1, "no path for metrics"),
     ("prometheus-path=/livez", 1, "no path for metrics"),
     ("prometheus-path=/status.json", 1, "no path for metrics"),

@@ -1,10 +1,13 @@
 //! Metrics for Prometheus, and health (coturn inventory §1.11).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
+use crate::host::resolve;
+use crate::machine::Machine;
+use crate::problem::{Origin, Problem};
 use crate::row::{Row, Setting, Topic, each, file_path, flag, number, one};
 use crate::topics::tls::Tls;
 use crate::value::Kind;
@@ -46,6 +49,54 @@ impl Topic for Exporter {
     type Settings = Self;
 }
 
+/// The address as it was written, or what is wrong with the text, and where it stands.
+#[derive(Default)]
+pub(crate) struct GivenAddress(Option<(Result<String, String>, Origin)>);
+
+impl GivenAddress {
+    /// What stands for a line that is no text for an address.
+    pub(crate) fn unusable(problem: Problem) -> Self {
+        Self(Some((Err(problem.message), problem.origin)))
+    }
+}
+
+impl Topic for GivenAddress {
+    type Settings = Exporter;
+}
+
+/// The row of [`ADDRESS`], which is looked up.
+pub(crate) const ADDRESS_ROWS: &[Row<GivenAddress>] = &[Row::new(
+    "O-192",
+    ADDRESS,
+    Group::Prometheus,
+    Kind::Address,
+    "IP address or host name of the metrics, or `any` for every address of the machine. Of a name \
+     with several addresses it is the first of IPv4, else the first.",
+)
+.default("127.0.0.1")
+.coturn_default(
+    "(any)",
+    "metrics name realms and tell how busy the server is, without asking who reads them",
+)
+.turnserver_default(ANY)
+.live()
+.works(Setting {
+    take: |given, written| {
+        let (text, origin) = written.placed_text();
+        given.0 = Some((Ok(text), origin));
+        Ok(())
+    },
+    show: |exporter| match exporter.address {
+        Some(address) => one(address),
+        None => one(ANY),
+    },
+})];
+
+/// The key of the address.
+pub(crate) const ADDRESS: &str = "prometheus-address";
+/// The word for every address of the machine.
+const ANY: &str = "any";
+
 type Key = Row<Exporter>;
 
 pub(crate) const ROWS: &[Key] = &[
@@ -71,36 +122,6 @@ pub(crate) const ROWS: &[Key] = &[
     .default("9641")
     .live()
     .works(number!(port)),
-    Key::new(
-        "O-192",
-        "prometheus-address",
-        Group::Prometheus,
-        Kind::Text(45),
-        "IP address of the metrics, or `any` for every address of the machine.",
-    )
-    .default("127.0.0.1")
-    .coturn_default(
-        "(any)",
-        "metrics name realms and tell how busy the server is, without asking who reads them",
-    )
-    .turnserver_default("any")
-    .stricter("an IP address or `any`, no host name")
-    .live()
-    .works(Setting {
-        take: |exporter, written| {
-            exporter.address = match written.value.text() {
-                "any" => None,
-                text => Some(text.parse().map_err(|_| {
-                    "is no IP address; allowed: an IPv4 or IPv6 address, or any".to_owned()
-                })?),
-            };
-            Ok(())
-        },
-        show: |exporter| match exporter.address {
-            Some(address) => one(address),
-            None => one("any"),
-        },
-    }),
     Key::new(
         "O-193",
         "prometheus-path",
@@ -218,6 +239,43 @@ pub(crate) const ROWS: &[Key] = &[
     .live()
     .works(flag!(has_page)),
 ];
+
+/// Looks the address up. Where it is none, `turnserver` serves no metrics, as coturn does not: its default is every address, which is not what was
+/// asked for.
+pub(crate) fn find_address(
+    given: GivenAddress,
+    exporter: &mut Exporter,
+    machine: &Machine,
+    findings: &mut Findings,
+) {
+    let Some((text, origin)) = given.0 else {
+        return;
+    };
+    match text.and_then(|text| address(&text, machine)) {
+        Ok(found) => exporter.address = found,
+        Err(message) => {
+            let instead = "no metrics are served";
+            findings.misfit(&origin, ADDRESS, message, instead);
+            if exporter.is_served() {
+                findings.raise();
+            }
+            exporter.is_on = false;
+            exporter.has_tls = false;
+            // Nobody listens there, and who looks at the setting alone does not take it for every address.
+            exporter.address = Some(Ipv4Addr::LOCALHOST.into());
+        }
+    }
+}
+
+/// Returns the address that `text` names, of several the first of IPv4, as coturn takes it; `None` for every address.
+fn address(text: &str, machine: &Machine) -> Result<Option<IpAddr>, String> {
+    if text == ANY {
+        return Ok(None);
+    }
+    let found = resolve(text, machine)?;
+    let v4 = found.iter().find(|address| address.is_ipv4());
+    Ok(v4.or_else(|| found.first()).copied())
+}
 
 /// Reports metrics over TLS without what TLS needs.
 pub(crate) fn check(exporter: &Exporter, server: &Tls, findings: &mut Findings) {

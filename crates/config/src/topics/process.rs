@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::console::Console;
-use super::exporter::Exporter;
+use super::exporter::{Exporter, GivenAddress};
 use super::statsdb::StatsDatabase;
 use crate::choice::{Choice, kind_of};
 use crate::entry::Group;
@@ -70,6 +70,14 @@ pub struct Process {
     pub exporter: Exporter,
     /// Whom it tells what happens to sessions.
     pub statsdb: StatsDatabase,
+}
+
+/// The given values about the process.
+#[derive(Default)]
+pub(crate) struct GivenProcess {
+    pub(crate) settings: Process,
+    /// To be looked up for [`Process::exporter`].
+    pub(crate) metrics_address: GivenAddress,
 }
 
 impl Topic for Process {
