@@ -13,7 +13,9 @@ use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{
+    Gid, Group, Uid, User, getegid, geteuid, getresgid, getresuid, setgid, setgroups, setuid,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::ReadWriteFlags;
 use rustix::stdio::stderr;
@@ -167,18 +169,38 @@ fn write_pid(path: &Path, number: u32) -> io::Result<bool> {
     Ok(file.metadata()?.is_file())
 }
 
+/// Becomes the user and group that are named. What the process is already, it need not be allowed to become: a service manager that has started it as
+/// that user may forbid these calls altogether.
 fn become_user(process: &Process) -> Result<(), String> {
     let (user, group) = identity(process)?;
     let refused = |what: &str, error: nix::errno::Errno| format!("{what}: {error}");
+    let user = user.filter(|&user| !is_user(user));
+    let new_group = group.filter(|&group| !is_group(group));
     // Groups first: a user who is not root may not change them any more. The C library changes every thread of the process.
-    if let Some(group) = group {
-        setgroups(&[]).map_err(|error| refused("proc-group", error))?;
+    if group.is_some() {
+        let left = setgroups(&[]).map_err(|error| refused("proc-group", error));
+        // Who stays the same keeps what he was started with. Somebody else must not have it.
+        if user.is_some() || new_group.is_some() {
+            left?;
+        }
+    }
+    if let Some(group) = new_group {
         setgid(group).map_err(|error| refused("proc-group", error))?;
     }
     if let Some(user) = user {
         setuid(user).map_err(|error| refused("proc-user", error))?;
     }
     Ok(())
+}
+
+/// Returns whether this is the user of the process, with no other one to go back to.
+fn is_user(user: Uid) -> bool {
+    getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user; 3])
+}
+
+/// Returns whether this is the group of the process, with no other one to go back to.
+fn is_group(group: Gid) -> bool {
+    getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [group; 3])
 }
 
 /// Returns the path of a descriptor of this process.

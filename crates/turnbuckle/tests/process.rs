@@ -58,14 +58,37 @@ impl Site {
         self.command(words).output().expect("it runs")
     }
 
+    /// Returns the command as the user and group `nobody` and `nogroup`, who may become nobody else.
+    fn command_of_nobody(&self, words: &str) -> Command {
+        fs::set_permissions(self.folder.path(), fs::Permissions::from_mode(0o755))
+            .expect("root's own");
+        // Whose eyes do not reach where the link leads.
+        let (binary, link) = (env!("CARGO_BIN_EXE_turnbuckle"), self.path("turnserver"));
+        if link.is_symlink() {
+            fs::remove_file(&link).expect("removed");
+            fs::hard_link(binary, &link)
+                .or_else(|_| fs::copy(binary, &link).map(drop))
+                .expect("there");
+        }
+        let own = self.command(words);
+        let mut command = Command::new("setpriv");
+        command
+            .args("--reuid nobody --regid nogroup --clear-groups".split(' '))
+            .arg(own.get_program())
+            .args(own.get_args())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
     /// Starts it with its output in a file, and waits until it answers.
     fn start(&self, words: &str) -> Server {
+        self.start_by(self.command(words))
+    }
+
+    fn start_by(&self, mut command: Command) -> Server {
         let out = fs::File::create(self.path("out")).expect("a file");
-        let child = self
-            .command(words)
-            .stdout(out)
-            .stderr(Stdio::null())
-            .spawn();
+        let child = command.stdout(out).stderr(Stdio::null()).spawn();
         let server = Server(child.expect("it starts"));
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
         let moment = Duration::from_millis(1);
@@ -432,6 +455,37 @@ fn it_becomes_the_user_and_group_that_are_named() {
     let refused = site.run("--no-tls --pidfile= --log-file stdout --proc-user nobody-at-all");
     assert_eq!(refused.status.code(), Some(255));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("proc-user"));
+}
+
+/// As under a service manager that has started it as that user.
+#[test]
+fn it_starts_as_the_user_and_group_that_it_is_to_become_and_as_nobody_else() {
+    if !geteuid().is_root() {
+        not_run("only root can start it as somebody else");
+        return;
+    }
+    let site = Site::new();
+    let quiet = "--no-tls --pidfile= --log-file stdout";
+    for same in [
+        "--proc-user nobody --proc-group nogroup",
+        "--proc-user nobody",
+        "--proc-group nogroup",
+    ] {
+        site.start_by(site.command_of_nobody(&format!("{quiet} {same}")))
+            .stop();
+    }
+    for (other, key) in [
+        ("--proc-user daemon --proc-group nogroup", "proc-group"),
+        ("--proc-user nobody --proc-group daemon", "proc-group"),
+        ("--proc-user daemon", "proc-group"),
+        ("--proc-group daemon", "proc-group"),
+    ] {
+        let mut command = site.command_of_nobody(&format!("{quiet} {other}"));
+        let refused = command.output().expect("it runs");
+        assert_eq!(refused.status.code(), Some(255), "{other}");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(why.contains(&format!("{key}: EPERM")), "{other}: {why}");
+    }
 }
 
 #[test]
