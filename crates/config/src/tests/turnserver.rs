@@ -580,6 +580,57 @@ fn metrics_whose_address_is_unusable_are_served_nowhere_and_an_error_says_so() {
 }
 
 #[test]
+fn of_two_users_with_one_name_the_last_counts_and_the_warning_names_the_line_that_does_not() {
+    let passwords = |content: &str, arguments: &[&str]| -> (Vec<String>, Vec<String>) {
+        let (_folder, path) = written(content);
+        let words = ["-c", &path].into_iter().chain(arguments.iter().copied());
+        let loaded = match load_turnserver(words.map(OsString::from), &machine()) {
+            Ok(Request::Run(loaded)) => loaded,
+            other => panic!("{content}: {other:?}"),
+        };
+        let users = loaded.config.authentication.users.iter();
+        let users = users.map(|user| {
+            let secret = match &user.credential {
+                Credential::Password(secret) => secret.expose(),
+                Credential::Md5Key(_) => b"a key",
+            };
+            format!("{}:{}", user.name, String::from_utf8_lossy(secret))
+        });
+        let notes = loaded.notes.iter().map(Note::to_string);
+        let notes = notes.filter(|note| note.contains("two users have this name"));
+        let notes = notes.map(|note| note.replace(&path, "t.conf"));
+        (users.collect(), notes.collect())
+    };
+    let told = |line: u32, name: &str| {
+        format!(
+            "t.conf:{line}: `user`: user `{name}`: two users have this name; the last one counts"
+        )
+    };
+    let file = "user=alice:first\nuser=bob:only\nuser=alice:second\n";
+    assert_eq!(
+        passwords(file, &[]),
+        (
+            vec!["bob:only".to_owned(), "alice:second".to_owned()],
+            vec![told(1, "alice")]
+        )
+    );
+    assert_eq!(
+        passwords(file, &["-u", "alice:third"]),
+        (
+            vec!["bob:only".to_owned(), "alice:third".to_owned()],
+            vec![told(1, "alice"), told(3, "alice")]
+        )
+    );
+    // Names that are one once they are prepared (RFC 8265 §4.2), and a key in place of a password.
+    let key = "0x00112233445566778899aabbccddeeff";
+    let file = format!("user=a\u{a0}b:first\nuser=a b:{key}\n");
+    assert_eq!(
+        passwords(&file, &[]),
+        (vec!["a b:a key".to_owned()], vec![told(1, "a\\u{a0}b")])
+    );
+}
+
+#[test]
 fn of_two_files_the_last_one_counts() {
     let (_folder, path) = written("realm=second.example\n");
     let (config, notes) = read("realm=first.example\n", &["-c", &path]).expect("accepted");

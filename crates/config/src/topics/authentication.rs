@@ -1,6 +1,6 @@
 //! Users, secrets and the realm (coturn inventory §1.3).
 
-use turnbuckle_engine::AuthConfig;
+use turnbuckle_engine::{AuthConfig, CredentialError};
 use turnbuckle_users::{MASK, Secret};
 
 use super::addresses::Addresses;
@@ -121,7 +121,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .secret()
     .stricter(
-        "a name may be given once; 0x must be followed by 32 hexadecimal digits; `turnbuckle \
+        "a name may be given once, and as turnserver the last one counts with a warning; 0x must be followed by 32 hexadecimal digits; `turnbuckle \
          serve` takes users and secrets together (`users-beside-secrets`)",
     )
     .example("alice:a-long-password")
@@ -407,9 +407,10 @@ fn realm(
     realm
 }
 
-/// Returns the users that the engine will take, so that what it refuses is reported with the line that says it.
+/// Returns the users that the engine will take, so that what it refuses is reported with the line that says it. Of one name `turnserver` takes the
+/// last, as coturn does: it is the one that an operator has changed or given on the command line.
 fn accepted_users(
-    given: Vec<(String, Credential, Origin)>,
+    mut given: Vec<(String, Credential, Origin)>,
     rest_secrets: &[Secret],
     realm: &str,
     findings: &mut Findings,
@@ -431,6 +432,11 @@ fn accepted_users(
             break;
         }
     }
+    let is_lenient = findings.is_lenient();
+    if is_lenient {
+        given.reverse();
+    }
+    let mut refused = Vec::new();
     for (name, credential, origin) in given {
         let added = match &credential {
             Credential::Password(secret) => {
@@ -448,17 +454,22 @@ fn accepted_users(
                 is_generated: false,
             }),
             Err(error) => {
-                let message = format!(
-                    "user `{}`: {error}; allowed: each name once, in printable characters",
-                    name.escape_debug()
-                );
-                let problem = Problem::new(&origin, "user", message);
-                match findings.persona {
-                    Persona::Turnbuckle => findings.problems.push(problem),
-                    Persona::Turnserver => findings.notes.push(Note::of(problem)),
-                }
+                let instead = match error {
+                    CredentialError::Duplicate if is_lenient => "the last one counts",
+                    _ => "allowed: each name once, in printable characters",
+                };
+                let message = format!("user `{}`: {error}; {instead}", name.escape_debug());
+                refused.push(Problem::new(&origin, "user", message));
             }
         }
+    }
+    if is_lenient {
+        users.reverse();
+        refused.reverse();
+    }
+    match findings.persona {
+        Persona::Turnbuckle => findings.problems.extend(refused),
+        Persona::Turnserver => findings.notes.extend(refused.into_iter().map(Note::of)),
     }
     users
 }
