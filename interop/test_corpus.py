@@ -121,6 +121,7 @@ NAMED = {
     "other-codes": _refused_both,
     "families-of-a-wildcard": _has_another_family,
     "time-limited-names": _concerns_clients,
+    "narrowest-range": lambda field, coturn, ours: bool(_peer(field)) and (coturn, ours) == (0, 403),
     "prefixes": lambda field, coturn, ours: bool(_peer(field)) and (coturn, ours) == (0, 403),
 }
 #: What coturn does at one time and not at another.

@@ -77,6 +77,7 @@ of 27 peers are permitted. Nothing else than this differs:
 | `refused-ports` | a port that is none is refused | see above |
 | `refused-databases` | MongoDB as a user database is not read by a program that was built without the feature `mongo` | most want no MongoDB, and its client is large; a warning says what is missing |
 | `prefixes` | a range such as `10.0.0.0/8` counts | coturn takes it for 10.0.0.0 alone |
+| `narrowest-range` | a range of `denied-peer-ip` in one of `allowed-peer-ip`, or equal to it, stays refused, with a warning: the narrowest decides, and of equal ones deny | it is an exception, or one of two lines is wrong, and then refusing opens nothing; coturn does not look at `denied-peer-ip` for what is allowed |
 | `starts-without` | serves where coturn 4.6 does not start: with listening addresses that are not there or link-local, with `-A` | 4.17 starts with these |
 | `ports-the-other-way-round` | `min-port` above `max-port` are taken the other way round | coturn allocates nothing |
 | `other-codes` | 440 for a family that is not relayed, whatever the quota; 403 for `no-udp-relay`, where coturn has 442 | RFC 8656 §7.2 |

@@ -676,3 +676,42 @@ fn the_line_that_opens_an_own_address_is_named() {
         "coturn would refuse it as well"
     );
 }
+
+#[test]
+fn ranges_that_stay_denied_in_an_allowed_one_are_named() {
+    let notes = |content: &str| -> Vec<String> {
+        let notes = loaded(content, &machine()).notes;
+        let notes = notes.into_iter().map(|note| note.text);
+        notes.filter(|text| text.contains("although")).collect()
+    };
+    let [within] = &notes(
+        "denied-peer-ip=10.9.0.0/16\ndenied-peer-ip=192.168.0.0/16\ndenied-peer-ip=10.1.1.1\n\
+         allowed-peer-ip=10.0.0.0/8\n",
+    )[..] else {
+        panic!("one note")
+    };
+    assert!(
+        within.contains("`allowed-peer-ip=10.0.0.0/8` has it: 10.9.0.0/16, 10.1.1.1; "),
+        "{within}"
+    );
+    assert_eq!(
+        notes("denied-peer-ip=10.9.9.9\nallowed-peer-ip=10.9.9.9\n").len(),
+        1,
+        "as wide"
+    );
+    assert!(notes("denied-peer-ip=10.0.0.0/8\nallowed-peer-ip=10.9.9.9\n").is_empty());
+    // What is said is what the engine does.
+    let rule = |action, range: &str| turnbuckle_engine::Rule {
+        action,
+        range: range.parse().expect("a range"),
+    };
+    let policy = turnbuckle_engine::Policy::new(turnbuckle_engine::PolicyRules {
+        rules: vec![
+            rule(turnbuckle_engine::Action::Allow, "10.0.0.0/8"),
+            rule(turnbuckle_engine::Action::Deny, "10.9.0.0/16"),
+        ],
+        ..turnbuckle_engine::PolicyRules::coturn()
+    });
+    let is_open = |ip: [u8; 4]| policy.check((ip, 0).into()).is_ok();
+    assert!(is_open([10, 8, 0, 1]) && !is_open([10, 9, 0, 1]));
+}

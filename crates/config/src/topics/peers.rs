@@ -16,7 +16,7 @@ const SPECIAL: &str = "a relay that reaches private networks is a way into them;
 /// Which peers may be reached, on top of the built-in rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerRules {
-    /// Ranges to allow although a built-in rule or [`Self::denied`] refuses them.
+    /// Ranges to allow although a built-in rule or a wider range of [`Self::denied`] refuses them.
     pub allowed: Vec<AddressRange>,
     /// Ranges to refuse.
     pub denied: Vec<AddressRange>,
@@ -40,13 +40,16 @@ pub(crate) const ROWS: &[Key] = &[
         "allowed-peer-ip",
         Group::Peers,
         Kind::PeerRange,
-        "Peer addresses to allow although a built-in rule or denied-peer-ip refuses them. \
-         Private and special-purpose networks are refused unless allowed here.",
+        "Peer addresses to allow although a built-in rule or a wider range of denied-peer-ip \
+         refuses them. Private and special-purpose networks are refused unless allowed here.",
     )
     .repeatable()
     .default("(none)")
     .coturn_default("(private networks are open)", SPECIAL)
-    .stricter("prefixes are understood too; host names are refused")
+    .stricter(
+        "prefixes are understood too; host names are refused; ranges of denied-peer-ip in it stay \
+         refused, as exceptions, where coturn does not look at them for what is allowed",
+    )
     .example("10.20.0.0-10.20.255.255")
     .live()
     .works(Setting {
@@ -61,11 +64,15 @@ pub(crate) const ROWS: &[Key] = &[
         "denied-peer-ip",
         Group::Peers,
         Kind::PeerRange,
-        "Peer addresses to refuse. allowed-peer-ip wins over it. Clients get 403.",
+        "Peer addresses to refuse. Of its ranges and those of allowed-peer-ip that an address is \
+         in the narrowest decides, and of two that are as wide this one. Clients get 403.",
     )
     .repeatable()
     .default("(private and special-purpose networks)")
-    .stricter("prefixes are understood too; host names are refused")
+    .stricter(
+        "prefixes are understood too; host names are refused; a range in one of allowed-peer-ip \
+         counts, where coturn does not look at it",
+    )
     .example("198.51.100.0/24")
     .live()
     .works(Setting {
@@ -159,6 +166,9 @@ pub(crate) fn check(rules: &PeerRules, findings: &mut Findings) {
             "clients can reach every UDP service of this machine that listens on loopback",
         );
     }
+    if findings.is_lenient() {
+        note_exceptions(rules, findings);
+    }
     for &range in &rules.allowed {
         let action = Action::Allow;
         let policy = Policy::new(PolicyRules {
@@ -178,6 +188,27 @@ pub(crate) fn check(rules: &PeerRules, findings: &mut Findings) {
             findings.note(
                 "allowed-peer-ip",
                 format!("{range} stays refused, no rule opens it ({why}){more}"),
+            );
+        }
+    }
+}
+
+/// Notes for users of coturn which denied ranges are refused although a range that they are in is allowed.
+fn note_exceptions(rules: &PeerRules, findings: &mut Findings) {
+    for allowed in &rules.allowed {
+        let is_in = |denied: &&AddressRange| {
+            allowed.contains(denied.first()) && allowed.contains(denied.last())
+        };
+        let exceptions = each(rules.denied.iter().filter(is_in));
+        if !exceptions.is_empty() {
+            findings.note(
+                "denied-peer-ip",
+                format!(
+                    "refused although `allowed-peer-ip={allowed}` has it: {}; the narrowest range \
+                     decides, and of equal ones this key, where coturn relays to all that is \
+                     allowed",
+                    exceptions.join(", ")
+                ),
             );
         }
     }
