@@ -19,13 +19,11 @@ pub(crate) struct CommandLine {
 
 /// The syntax that is allowed beside plain options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Nothing.
-    Strict,
+pub(crate) struct Manner {
     /// A bare argument names the file.
-    NamedFile,
-    /// The beginning of a long option that no other one has, as with `getopt_long`.
-    Abbreviated,
+    pub(crate) names_file: bool,
+    /// The beginning of a long option that no other one has stands for it, as with `getopt_long`.
+    pub(crate) is_abbreviated: bool,
 }
 
 /// Reads arguments, the program's name left out.
@@ -44,7 +42,7 @@ pub(crate) fn parse(
             Ok(Some(lexopt::Arg::Short(letter))) => format!("-{letter}"),
             Ok(Some(lexopt::Arg::Value(value))) => {
                 position += 1;
-                if manner == Manner::NamedFile && found.file.is_none() {
+                if manner.names_file && found.file.is_none() {
                     found.file = text(value, "file name", problems);
                 } else {
                     let message = format!("argument {position} does not belong to an option");
@@ -80,7 +78,7 @@ fn option(
     problems: &mut Vec<Problem>,
 ) {
     let key = match typed.strip_prefix("--") {
-        Some(name) if manner == Manner::Abbreviated => table::complete(name).to_owned(),
+        Some(name) if manner.is_abbreviated => table::complete(name).to_owned(),
         Some(name) => name.to_owned(),
         None => match typed.chars().nth(1).and_then(table::by_letter) {
             Some(entry) => entry.name.to_owned(),
@@ -106,7 +104,7 @@ fn option(
         } else {
             None
         }
-    } else if manner == Manner::Abbreviated && typed == "-A" {
+    } else if manner.is_abbreviated && typed == "-A" {
         // Before it had values it was a flag.
         word(parser, entry.kind)
     } else {
@@ -124,7 +122,7 @@ fn option(
         ("help", _) => found.help = true,
         ("version", _) => found.version = true,
         ("no-config", _) => found.no_file = true,
-        ("config", file @ Some(_)) if found.file.is_some() && manner == Manner::Abbreviated => {
+        ("config", file @ Some(_)) if found.file.is_some() && manner.is_abbreviated => {
             problems.push(Problem::unreadable(
                 &Origin::CommandLine,
                 "a second file is named, and the last one counts",

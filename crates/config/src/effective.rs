@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::entry::{Entry, Support};
 use crate::load::Loaded;
+use crate::persona::Persona;
 use crate::problem::{Origin, Problems};
 use crate::table;
 
@@ -28,12 +29,13 @@ impl Effective {
         self.origins.iter().map(Origin::to_string).collect()
     }
 
-    /// Returns coturn's default, if nothing was written here and coturn would do something else.
-    fn difference(&self) -> Option<(&'static str, &'static str)> {
-        self.entry
-            .coturn
+    /// Returns coturn's default, if nothing was written here and coturn would do something else than the server of this name.
+    fn difference(&self, persona: Persona) -> Option<(&'static str, &'static str)> {
+        let coturn = &self.entry.coturn;
+        let is_coturns = persona == Persona::Turnserver && coturn.differs_as_serve_alone;
+        coturn
             .default
-            .filter(|_| self.origins.is_empty())
+            .filter(|_| self.origins.is_empty() && !is_coturns)
     }
 
     fn here(&self) -> String {
@@ -85,7 +87,10 @@ pub fn report(result: &Result<Box<Loaded>, Problems>) -> String {
     };
     let mut text = String::new();
     let effective = effective(loaded);
-    text.push_str("effective configuration\n");
+    text.push_str(match loaded.config.persona {
+        Persona::Turnbuckle => "effective configuration\n",
+        Persona::Turnserver => "effective configuration of turnserver\n",
+    });
     for one in effective
         .iter()
         .filter(|one| one.entry.is_working() || !one.origins.is_empty())
@@ -108,7 +113,7 @@ pub fn report(result: &Result<Box<Loaded>, Problems>) -> String {
     }
     text.push_str("\ndefaults that differ from coturn's\n");
     for one in &effective {
-        if let Some((coturn, why)) = one.difference() {
+        if let Some((coturn, why)) = one.difference(loaded.config.persona) {
             line(
                 &mut text,
                 format_args!(
@@ -145,7 +150,7 @@ pub fn report_json(result: &Result<Box<Loaded>, Problems>) -> Value {
         json!({ "file": file, "line": line, "key": note.key, "text": note.text })
     });
     let differences = effective.iter().filter_map(|one| {
-        let (coturn, why) = one.difference()?;
+        let (coturn, why) = one.difference(loaded.config.persona)?;
         Some(json!({ "key": one.entry.name, "here": one.here(), "coturn": coturn, "why": why }))
     });
     json!({

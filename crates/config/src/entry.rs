@@ -183,6 +183,8 @@ pub struct Coturn {
     pub(crate) place: &'static str,
     /// coturn's default where it is another one, and why ours differs.
     pub default: Option<(&'static str, &'static str)>,
+    /// As `turnserver` the server does what coturn does by default, or notes what else.
+    pub(crate) differs_as_serve_alone: bool,
     /// The value that holds when nothing is written and the server runs as `turnserver`, where it is another one.
     pub(crate) turnserver_default: Option<&'static str>,
     /// How this server is stricter than coturn about the key's values.

@@ -16,6 +16,7 @@ use crate::lenient;
 use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem, Problems};
+use crate::search::find;
 use crate::table;
 use crate::topics::exporter;
 use crate::value::{Kind, Value};
@@ -68,15 +69,19 @@ pub fn load(
     load_from(arguments, false, machine)
 }
 
-/// Reads the command line as [`load`] does; a bare argument names the file.
+/// Reads the command line as the server of this name does ([`load`], [`load_turnserver`]); a bare argument names the file, which has to be there.
 ///
 /// # Errors
-/// Everything that is wrong, not only the first thing.
+/// As there.
 pub fn load_named(
     arguments: impl IntoIterator<Item = OsString>,
+    persona: Persona,
     machine: &Machine,
 ) -> Result<Request, Problems> {
-    load_from(arguments, true, machine)
+    match persona {
+        Persona::Turnbuckle => load_from(arguments, true, machine),
+        Persona::Turnserver => load_leniently(arguments, true, machine),
+    }
 }
 
 /// Reads the command line and the file as coturn does: it searches several places for the file, and ignores what it does not understand.
@@ -87,8 +92,20 @@ pub fn load_turnserver(
     arguments: impl IntoIterator<Item = OsString>,
     machine: &Machine,
 ) -> Result<Request, Problems> {
+    load_leniently(arguments, false, machine)
+}
+
+fn load_leniently(
+    arguments: impl IntoIterator<Item = OsString>,
+    names_file: bool,
+    machine: &Machine,
+) -> Result<Request, Problems> {
     let mut problems = Vec::new();
-    let command_line = command_line::parse(arguments, Manner::Abbreviated, &mut problems);
+    let manner = Manner {
+        names_file,
+        is_abbreviated: true,
+    };
+    let command_line = command_line::parse(arguments, manner, &mut problems);
     if command_line.help {
         return Ok(Request::Help);
     }
@@ -109,6 +126,17 @@ pub fn load_turnserver(
         no_file,
         ..
     } = command_line;
+    // coturn goes on without it, but whoever wants to know about a file has mistyped its name.
+    if let Some(name) = file.as_deref().filter(|_| names_file)
+        && find(name).is_none()
+    {
+        let origin = Origin::File {
+            path: name.into(),
+            line: 0,
+        };
+        let problem = Problem::unreadable(&origin, "cannot be found");
+        findings.problems.push(problem);
+    }
     let from_file = match no_file {
         true => Vec::new(),
         false => {
@@ -204,14 +232,13 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
 
 fn load_from(
     arguments: impl IntoIterator<Item = OsString>,
-    positional: bool,
+    names_file: bool,
     machine: &Machine,
 ) -> Result<Request, Problems> {
     let mut problems = Vec::new();
-    let manner = if positional {
-        Manner::NamedFile
-    } else {
-        Manner::Strict
+    let manner = Manner {
+        names_file,
+        is_abbreviated: false,
     };
     let command_line = command_line::parse(arguments, manner, &mut problems);
     if command_line.help {

@@ -11,5 +11,13 @@ pub enum Persona {
     Turnserver,
 }
 
+impl Persona {
+    /// Every persona with the name of its program.
+    pub const NAMES: [(&str, Self); 2] = [
+        ("turnbuckle", Self::Turnbuckle),
+        ("turnserver", Self::Turnserver),
+    ];
+}
+
 /// The version of coturn whose options [`Persona::Turnserver`] takes.
 pub const COTURN_VERSION: &str = "4.17.1";

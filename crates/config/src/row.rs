@@ -78,6 +78,7 @@ impl<T: Topic> Row<T> {
                 row,
                 place: row,
                 default: None,
+                differs_as_serve_alone: false,
                 turnserver_default: None,
                 stricter: None,
                 is_always_on: false,
@@ -160,8 +161,15 @@ impl<T: Topic> Row<T> {
         self
     }
 
+    /// Says that by the name of `turnserver` the default is coturn's, or a note says what else is done.
+    pub(crate) const fn differs_as_serve_alone(mut self) -> Self {
+        self.entry.coturn.differs_as_serve_alone = true;
+        self
+    }
+
     /// Gives the default by the name of `turnserver`.
     pub(crate) const fn turnserver_default(mut self, value: &'static str) -> Self {
+        self.entry.coturn.differs_as_serve_alone = true;
         self.entry.coturn.turnserver_default = Some(value);
         self
     }

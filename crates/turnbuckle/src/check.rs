@@ -4,22 +4,28 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use turnbuckle_server::config::{self, Machine, Request};
+use turnbuckle_server::config::{self, Machine, Persona, Request};
 
 const ABOUT: &str = "Reads FILE and options as `serve` would, says what they amount to and what differs from coturn, and runs nothing.\n\
+                     --as turnserver reads them as the program of that name would, which takes coturn's files; --as turnbuckle is the default.\n\
                      Exit code 0: accepted, 1: refused. --json prints the report for programs.\n\n";
 
 pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let count = options.len();
     options.retain(|option| option != "--json");
     let as_json = options.len() < count;
+    let persona = take_persona(&mut options)?;
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
-    let result = match config::load_named(options, &machine) {
+    let result = match config::load_named(options, persona, &machine) {
         Ok(Request::Run(loaded)) => Ok(loaded),
         Ok(Request::Help) => {
             crate::print(&format!(
                 "{ABOUT}{}",
-                config::help("turnbuckle check [FILE]", " [--json]", crate::width())
+                config::help(
+                    "turnbuckle check [FILE]",
+                    " [--as NAME] [--json]",
+                    crate::width()
+                )
             ))?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -40,4 +46,25 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Takes `--as NAME` out of the options. Returns under which name they are to be read.
+fn take_persona(options: &mut Vec<OsString>) -> anyhow::Result<Persona> {
+    let mut persona = Persona::default();
+    while let Some(index) = options.iter().position(|option| {
+        let option = option.as_encoded_bytes();
+        option == b"--as" || option.starts_with(b"--as=")
+    }) {
+        let option = options.remove(index);
+        let name = match option.to_str().and_then(|option| option.split_once('=')) {
+            Some((_, name)) => name.into(),
+            None if index < options.len() => options.remove(index),
+            None => OsString::new(),
+        };
+        let found = Persona::NAMES.iter().find(|(known, _)| name == *known);
+        persona = found
+            .map(|(_, persona)| *persona)
+            .context("--as: allowed are turnbuckle and turnserver")?;
+    }
+    Ok(persona)
 }

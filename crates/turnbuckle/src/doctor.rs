@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use turnbuckle_server::config::{self, Machine, Request};
+use turnbuckle_server::config::{self, Machine, Persona, Request};
 
 const ABOUT: &str = "Reads FILE and options as `serve` would, and says what this machine offers for them: kernel, BPF compiler, capabilities, network\n\
                      devices, ports and descriptors. Changes nothing. Run it as root, in the network namespace of the relay.\n\
@@ -19,7 +19,7 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     options.retain(|option| option != "--json");
     let as_json = options.len() < count;
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
-    let loaded = match config::load_named(options, &machine) {
+    let loaded = match config::load_named(options, Persona::Turnbuckle, &machine) {
         Ok(Request::Run(loaded)) => loaded,
         Ok(Request::Help) => {
             crate::print(&format!(

@@ -94,6 +94,55 @@ fn check_refuses_a_bad_file_with_exit_code_1_and_every_line_that_is_wrong() {
 }
 
 #[test]
+fn check_judges_a_file_as_the_program_of_the_name_that_is_given() {
+    let file = Scratch::new("coturns.conf", "user=alice:hush\nno-tlsv1\n");
+    let check = |arguments: &[&str]| {
+        let output = turnbuckle(&[&["check"], arguments].concat());
+        let text = printed(&output) + &complained(&output);
+        assert!(!text.contains("hush"), "{text}");
+        (output.status.code(), text)
+    };
+    for arguments in [&[file.name()][..], &["--as", "turnbuckle", file.name()]] {
+        let (code, text) = check(arguments);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(":2: `no-tlsv1`: is a key of old"), "{text}");
+    }
+    for arguments in [
+        &["--as", "turnserver", file.name()][..],
+        &[file.name(), "--as=turnserver"],
+        // With the options of that program.
+        &["--listening-p=4000", "--as", "turnserver", file.name()],
+        &["--as", "turnserver", "-c", file.name()],
+    ] {
+        let (code, text) = check(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {text}");
+        for expected in [
+            "effective configuration of turnserver\n",
+            "`no-tlsv1`: Bad configuration format",
+            "prometheus-address=any",
+            "no-multicast-peers: here true, coturn false",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        // What `turnserver` does as coturn does is no difference.
+        assert!(!text.contains("coturn (any)"), "{text}");
+        assert!(!text.contains("private networks are open)"), "{text}");
+    }
+    for (arguments, expected) in [
+        (&["--as", "coturn"][..], "turnbuckle and turnserver"),
+        (&[file.name(), "--as"], "turnbuckle and turnserver"),
+        (
+            &["--as", "turnserver", "/nonexistent.conf"],
+            "/nonexistent.conf: cannot be found",
+        ),
+    ] {
+        let (code, text) = check(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn check_prints_json_for_programs() {
     let good = turnbuckle(&["check", "--json", "--realm", "example.org"]);
     let report: serde_json::Value = serde_json::from_str(&printed(&good)).expect("JSON");
@@ -208,7 +257,7 @@ fn help_and_version_are_printed_on_standard_output() {
         (&["serve", "--version"], "turnbuckle 0."),
         (
             &["check", "--help"],
-            "Usage: turnbuckle check [FILE] [options] [--json]",
+            "Usage: turnbuckle check [FILE] [options] [--as NAME] [--json]",
         ),
         (&["options"], "-p, --listening-port PORT"),
         (&["options", "cli-port"], "TCP port of the console"),

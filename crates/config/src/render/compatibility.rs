@@ -16,6 +16,7 @@ What becomes of each option of coturn 4.17.1. The binary runs under two names:
 - **`turnserver`** (a link of that name to the binary) takes coturn's command lines and files as they are. It looks for the file where coturn looks,
   takes a flag by its first letter and a number by its leading digits, and lets the last of several lines count. It starts with what coturn starts with:
   what it does not do, and values that nobody can use, it names in a warning at the start that says what is done in their place.
+  `turnbuckle check --as turnserver FILE` says the same before.
 
 What `turnserver` refuses all the same, with exit code 255:
 

@@ -9,7 +9,7 @@ pub fn man() -> String {
     let mut text = format!(
         ".TH TURNBUCKLE 1 \"\" \"turnbuckle {}\" \"User Commands\"\n\
          .SH NAME\nturnbuckle \\- TURN/STUN relay\n\
-         .SH SYNOPSIS\n.B turnbuckle serve\n[options]\n.br\n.B turnbuckle check\n[FILE] [options] [\\-\\-json]\n\
+         .SH SYNOPSIS\n.B turnbuckle serve\n[options]\n.br\n.B turnbuckle check\n[FILE] [options] [\\-\\-as NAME] [\\-\\-json]\n\
          .SH DESCRIPTION\nEvery option is also a key of the file that \\-c names, without the dashes.\n\
          Flags take no value, or =true or =false.\nValues of the command line override those of the file.\n",
         env!("CARGO_PKG_VERSION")

@@ -49,6 +49,7 @@ pub(crate) const ROWS: &[Key] = &[
         "coturn serves anyone if no credentials are configured; here a user with a random \
          password is made up",
     )
+    .differs_as_serve_alone()
     .stricter(
         "clients elsewhere need credentials: an open relay is used by strangers within hours; \
          where it would serve nobody it is refused, and passed over as turnserver",

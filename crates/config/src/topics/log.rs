@@ -113,6 +113,7 @@ pub(crate) const ROWS: &[Key] = &[
     .short('l')
     .default("stdout")
     .coturn_default("(a file in /var/log)", STDOUT)
+    .differs_as_serve_alone()
     .example("stdout")
     .live()
     .works(Setting {

@@ -46,6 +46,7 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .default("(none)")
     .coturn_default("(private networks are open)", SPECIAL)
+    .differs_as_serve_alone()
     .stricter(
         "prefixes are understood too; host names are refused; ranges of denied-peer-ip in it stay \
          refused, as exceptions, where coturn does not look at them for what is allowed",
