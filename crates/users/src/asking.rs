@@ -66,8 +66,8 @@ impl Confirmation {
         self.wanted.notify_one();
     }
 
-    /// Notes that the database was read, beginning at this moment.
-    pub(crate) fn read(&self, began: Instant) {
+    /// Notes that the database was looked at, beginning at this moment. A driver that rests from reading looks again by itself when it has rested.
+    pub(crate) fn looked(&self, began: Instant) {
         let is_late = |since: Instant| began.saturating_duration_since(since) >= CONFIRMED_AFTER;
         if self.since.get().is_some_and(is_late) {
             self.since.set(None);
@@ -190,10 +190,10 @@ mod tests {
         let is_due = |confirmation: &Confirmation| confirmation.since.get().is_some();
         confirmation.want(at(10));
         for too_early in [9, 11] {
-            confirmation.read(at(too_early));
+            confirmation.looked(at(too_early));
             assert!(is_due(&confirmation), "{too_early}");
         }
-        confirmation.read(at(12));
+        confirmation.looked(at(12));
         assert!(!is_due(&confirmation));
         let due = confirmation.due().now_or_never();
         assert!(due.is_none(), "nothing is to be confirmed");

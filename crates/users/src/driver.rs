@@ -12,8 +12,8 @@ use crate::records::{Answer, News, Records, Wanted};
     reason = "the futures stay on the one thread that drives them"
 )]
 pub trait Driver {
-    /// Says what has changed since the call before. The first call of a connection reads everything. `known` is what all calls before have told,
-    /// on whatever connection.
+    /// Says what has changed since the call before. The first call of a connection reads everything. A later one that rests from reading says so
+    /// ([`News::Part`]), and not that nothing has changed. `known` is what all calls before have told, on whatever connection.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::asking::{self, Confirmation, Question, Questions};
 
 use crate::connection::runtime;
 use crate::database::Database;
-use crate::driver::Driver as _;
+use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Changed, News, Records, Wanted};
 use crate::source::Source;
@@ -35,7 +35,7 @@ pub enum Notice<'a> {
     Asked(&'a Records),
     /// Rows have changed, or are read for the first time. These are all, and which of them are other than before.
     Records(Read<'a>, Changed),
-    /// The database could be read, and nothing has changed.
+    /// The database could be read, and nothing has changed. Not told while a driver rests from reading.
     Same(Read<'a>),
     /// The database cannot be read. It is tried again.
     Trouble(DatabaseError),
@@ -46,7 +46,8 @@ pub enum Notice<'a> {
 pub struct Read<'a> {
     /// All rows.
     pub records: &'a Records,
-    /// When reading began. What was committed earlier is in the rows, but for what a database shows late ([`crate::CONFIRMED_AFTER`]).
+    /// When reading began. What was committed earlier is in the rows, but for what a database shows late ([`crate::CONFIRMED_AFTER`]). Where a part of
+    /// the rows was read, it is the beginning of the last reading that left nothing out.
     pub began: Instant,
 }
 
@@ -66,7 +67,8 @@ pub enum Silence {
 pub enum Then {
     /// It goes on.
     GoOn,
-    /// It goes on, and reads the database within [`crate::CONFIRMED_AFTER`] and the time of reading: an answer is used that reading has not shown.
+    /// It goes on, and reads the database within [`crate::CONFIRMED_AFTER`], the rest after another reading and the time of reading: an answer is used
+    /// that reading has not shown.
     Confirm,
     /// It ends.
     End,
@@ -155,7 +157,7 @@ async fn serve(
     });
     // A question waits for no reading: it has a connection of its own. Nor does a target that is said anew.
     tokio::select! {
-        () = follow(target.clone(), &confirmation, &records, sleep, |notice| (tell.borrow_mut())(notice)) => {}
+        () = follow(target.clone(), &confirmation, &records, (Database::connect, sleep), |notice| (tell.borrow_mut())(notice)) => {}
         () = asking::answer(target.clone(), asked, |notice| (tell.borrow_mut())(notice)) => {}
         () = say_anew(target.clone(), &records, |notice| (tell.borrow_mut())(notice)) => {}
     }
@@ -175,12 +177,16 @@ async fn say_anew(
     }
 }
 
-/// Follows until `tell` wants no more. What is read is kept in `records`. `sleep` waits between attempts to reach a database that is away.
-async fn follow(
+/// Follows until `tell` wants no more. What is read is kept in `records`. `connect` reaches a database, and creates a file if it may; `sleep` waits
+/// between attempts to reach one that is away.
+async fn follow<D: Driver>(
     mut wished: watch::Receiver<Target>,
     confirmation: &Confirmation,
     records: &RefCell<Rc<Records>>,
-    sleep: impl AsyncFn(Duration),
+    (connect, sleep): (
+        impl AsyncFn(&Source, bool) -> Result<D, DatabaseError>,
+        impl AsyncFn(Duration),
+    ),
     mut tell: impl FnMut(Notice<'_>) -> bool,
 ) {
     let mut target = wished.borrow().clone();
@@ -189,6 +195,8 @@ async fn follow(
     let mut retries = Retries::default();
     // A file that was there and is gone is waited for: an empty one in its place would be another database.
     let mut is_known = false;
+    // When the last reading began that left nothing out.
+    let mut whole_began = None;
     loop {
         let next = wished.borrow().clone();
         if next != target {
@@ -210,27 +218,32 @@ async fn follow(
         let began = Instant::now();
         let known = Rc::clone(&records.borrow());
         let looked = tokio::select! {
-            looked = look(&target, &mut database, !is_known, &known) => looked,
+            looked = look(&target, &mut database, &connect, !is_known, &known) => looked,
             () = another(&mut wished, &target) => continue,
         };
         drop(known);
         match looked {
             Ok(news) => {
+                let is_part = matches!(news, News::Part(_));
                 let changed = Rc::make_mut(&mut records.borrow_mut()).take(news);
                 let known = Rc::clone(&records.borrow());
+                if !is_part {
+                    whole_began = Some(began);
+                }
                 let read = Read {
                     records: &known,
-                    began,
+                    began: whole_began.unwrap_or(began),
                 };
                 let notice = match changed {
-                    _ if !is_known => Notice::Records(read, Changed::Everything),
-                    Changed::Nothing => Notice::Same(read),
-                    changed => Notice::Records(read, changed),
+                    _ if !is_known => Some(Notice::Records(read, Changed::Everything)),
+                    Changed::Nothing if is_part => None,
+                    Changed::Nothing => Some(Notice::Same(read)),
+                    changed => Some(Notice::Records(read, changed)),
                 };
                 retries = Retries::default();
                 is_known = true;
-                confirmation.read(began);
-                if !tell(notice) {
+                confirmation.looked(began);
+                if notice.is_some_and(|notice| !tell(notice)) {
                     return;
                 }
                 drop(known);
@@ -265,15 +278,16 @@ async fn another(wished: &mut watch::Receiver<Target>, target: &Target) {
     }
 }
 
-async fn look(
+async fn look<D: Driver>(
     target: &Target,
-    database: &mut Option<Database>,
+    database: &mut Option<D>,
+    connect: impl AsyncFn(&Source, bool) -> Result<D, DatabaseError>,
     may_create: bool,
     known: &Records,
 ) -> Result<News, DatabaseError> {
     let database = match database {
         Some(database) => database,
-        None => database.insert(Database::connect(&target.source, may_create).await?),
+        None => database.insert(connect(&target.source, may_create).await?),
     };
     database.follow(&target.wanted, known).await
 }
@@ -314,6 +328,9 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::change::{Change, Listed, Listing};
+    use crate::records::Delta;
+    use crate::records::tests::users;
 
     fn target(file: &Path) -> Target {
         Target {
@@ -341,7 +358,86 @@ mod tests {
         let slept = RefCell::new(&mut slept);
         let sleep = async |pause| (slept.borrow_mut())(pause);
         let runtime = runtime().expect("set up");
-        runtime.block_on(follow(target, &confirmation, &records, sleep, tell));
+        let how = (Database::connect, sleep);
+        runtime.block_on(follow(target, &confirmation, &records, how, tell));
+    }
+
+    /// A database in which each look finds the next of these, and none after the last.
+    struct Script(std::vec::IntoIter<News>);
+
+    impl Driver for Script {
+        async fn follow(&mut self, _: &Wanted, _: &Records) -> Result<News, DatabaseError> {
+            let news = self.0.next();
+            news.ok_or_else(|| DatabaseError::passing("script", "its end"))
+        }
+
+        async fn await_change(&mut self) {
+            // So that no two looks begin at one moment.
+            sleep(Duration::from_millis(1)).await;
+        }
+
+        async fn ask(&mut self, _: &str, _: &str) -> Result<Answer, DatabaseError> {
+            Ok(Answer::default())
+        }
+
+        async fn change(&mut self, _: Change<'_>) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+
+        async fn list(
+            &mut self,
+            _: Listing,
+            _: Option<&str>,
+        ) -> Result<Vec<Listed>, DatabaseError> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// Returns what is told of looks that find these, and when each reading is said to have begun.
+    fn told(news: Vec<News>) -> Vec<(&'static str, Instant)> {
+        let (_other_end, target) = watch::channel(target(Path::new("nowhere")));
+        let (confirmation, records) = (Confirmation::default(), RefCell::default());
+        let script = RefCell::new(Some(Script(news.into_iter())));
+        let connect = async |_: &Source, _: bool| Ok(script.take().expect("one connection"));
+        let mut told = Vec::new();
+        let how = (connect, async |_| {});
+        let following = follow(target, &confirmation, &records, how, |notice| {
+            told.push(match notice {
+                Notice::Records(read, Changed::Everything) => ("everything", read.began),
+                Notice::Records(read, _) => ("some", read.began),
+                Notice::Same(read) => ("same", read.began),
+                Notice::Trouble(_) => return false,
+                other => panic!("{other:?}"),
+            });
+            true
+        });
+        runtime().expect("set up").block_on(following);
+        told
+    }
+
+    /// An answer was taken back that the database had given: a look in the rest between two readings passed for a reading which did not show it.
+    #[test]
+    fn a_look_that_reads_nothing_or_a_part_is_no_reading() {
+        let read = |names| Delta {
+            put: users(names),
+            ..Delta::default()
+        };
+        let told = told(vec![
+            News::Whole(Records::default()),
+            News::not_yet(),
+            News::Part(read(&[("alice", 1)])),
+            News::Part(read(&[("alice", 1)])),
+            News::Nothing,
+            News::not_yet(),
+            News::Delta(read(&[("bob", 2)])),
+        ]);
+        let (words, began): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+        assert_eq!(words, ["everything", "some", "same", "some"]);
+        assert_eq!(
+            began[1], began[0],
+            "the first reading was the last whole one"
+        );
+        assert!(began[2] > began[1] && began[3] > began[2], "{began:?}");
     }
 
     /// Returns the pauses between so many attempts to read a file that cannot be made.

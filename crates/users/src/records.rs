@@ -89,6 +89,8 @@ pub enum News {
     Nothing,
     /// These rows, besides which all is as before.
     Delta(Delta),
+    /// These rows, perhaps none. Others may have changed as well, and are read when a rest between two readings is over.
+    Part(Delta),
     /// All of it is this now.
     Whole(Records),
 }
@@ -121,6 +123,13 @@ pub enum Changed {
     },
     /// More than is named, or everything is read for the first time.
     Everything,
+}
+
+impl News {
+    /// Nothing was read, and anything may have changed.
+    pub(crate) fn not_yet() -> Self {
+        Self::Part(Delta::default())
+    }
 }
 
 impl Changed {
@@ -180,7 +189,7 @@ impl Records {
                 *self = records;
                 changed
             }
-            News::Delta(delta) => self.apply(delta),
+            News::Delta(delta) | News::Part(delta) => self.apply(delta),
         }
     }
 

@@ -291,13 +291,17 @@ fn follow(
             }
             return if goes_on { Then::GoOn } else { Then::End };
         }
-        let is_about_rows = matches!(
-            notice,
-            Notice::Records(..) | Notice::Same(_) | Notice::Trouble(_)
-        );
-        if is_about_rows {
-            state.looked(!matches!(notice, Notice::Trouble(_)), clock::time());
-        }
+        let is_about_rows = match &notice {
+            Notice::Records(read, _) | Notice::Same(read) => {
+                state.was_read(read.began.elapsed(), clock::time());
+                true
+            }
+            Notice::Trouble(_) => {
+                state.has_failed();
+                true
+            }
+            Notice::Addresses(_) | Notice::Answer(..) | Notice::Asked(_) => false,
+        };
         let refused = match &notice {
             Notice::Trouble(error) if error.is_permanent() => Some(error.to_string()),
             _ => None,

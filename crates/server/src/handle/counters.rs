@@ -25,7 +25,15 @@ pub(crate) struct DatabaseState(Mutex<DatabaseSeen>);
 #[derive(Clone, Copy, Debug, Default)]
 struct DatabaseSeen {
     is_up: bool,
-    read_at: Option<Time>,
+    read: Option<SeenReading>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SeenReading {
+    /// When it was over.
+    ended: Time,
+    /// How long before that it began: the rows are as they were then.
+    took: Duration,
 }
 
 /// How it stands with the user database.
@@ -33,25 +41,29 @@ struct DatabaseSeen {
 pub struct DatabaseStatus {
     /// Whether it could be read when it was looked at last.
     pub is_up: bool,
-    /// How long ago it was read, or found unchanged; `None` before the first time.
+    /// How long ago the last reading began, or the last look that found nothing changed; `None` before the first time.
     pub age: Option<Duration>,
 }
 
 impl DatabaseState {
-    /// Takes note of a reading, at `now`, or of one that has failed.
-    pub(crate) fn looked(&self, is_up: bool, now: Time) {
+    /// Takes note of a reading that is over, at `now`, and began before that as long as it `took`.
+    pub(crate) fn was_read(&self, took: Duration, now: Time) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.is_up = is_up;
-        if is_up {
-            seen.read_at = Some(now);
-        }
+        seen.is_up = true;
+        seen.read = Some(SeenReading { ended: now, took });
+    }
+
+    /// Takes note of a reading that has failed.
+    pub(crate) fn has_failed(&self) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.is_up = false;
     }
 
     fn status(&self, now: Time) -> DatabaseStatus {
         let seen = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         DatabaseStatus {
             is_up: seen.is_up,
-            age: seen.read_at.map(|read| now.since(read)),
+            age: seen.read.map(|read| now.since(read.ended) + read.took),
         }
     }
 }
@@ -185,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_that_goes_away_keeps_the_time_of_its_last_reading() {
+    fn a_database_that_goes_away_keeps_the_time_at_which_its_last_reading_began() {
         let at = Time::from_secs;
         let state = DatabaseState::default();
         let status = |now| {
@@ -193,11 +205,11 @@ mod tests {
             (is_up, age.map(|age| age.as_secs()))
         };
         assert_eq!(status(at(1)), (false, None));
-        state.looked(false, at(2));
+        state.has_failed();
         assert_eq!(status(at(3)), (false, None));
-        state.looked(true, at(4));
-        assert_eq!(status(at(5)), (true, Some(1)));
-        state.looked(false, at(6));
-        assert_eq!(status(at(9)), (false, Some(5)));
+        state.was_read(Duration::from_secs(2), at(4));
+        assert_eq!(status(at(5)), (true, Some(3)));
+        state.has_failed();
+        assert_eq!(status(at(9)), (false, Some(7)));
     }
 }

@@ -307,15 +307,18 @@ impl Driver for Mongo {
         }
         let may_be_all = began >= self.follows.whole_from;
         let due = self.follows.notices.due(may_be_all);
-        if due.is_nothing() {
-            return Ok(News::Nothing);
-        }
         let replaces = due.replaces_unknown(&known.users);
         self.follows.notices.all_users |= replaces && !may_be_all;
         let is_all = due.all_users || replaces && may_be_all;
+        let is_part = wanted.users && self.follows.notices.all_users;
+        let some = match is_part {
+            true => News::Part,
+            false => News::Delta,
+        };
         if !is_all && !due.tables {
-            return match wanted.users {
-                true => self.some(due.names, &known.users).await.map(News::Delta),
+            return match wanted.users && !due.is_nothing() {
+                true => self.some(due.names, &known.users).await.map(some),
+                false if is_part => Ok(News::not_yet()),
                 false => Ok(News::Nothing),
             };
         }
@@ -332,7 +335,7 @@ impl Driver for Mongo {
             users.news(tables)
         } else {
             let delta = self.some(due.names, &known.users).await?;
-            News::Delta(Delta {
+            some(Delta {
                 tables: Some(tables),
                 ..delta
             })

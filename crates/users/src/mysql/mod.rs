@@ -146,8 +146,11 @@ impl Driver for Mysql {
         let is_all_as_read = !changed.is_empty()
             && changed.keys().all(|table| self.is_as_read(table, &changed))
             && self.read.len() == changed.len();
-        if is_all_as_read && !is_old || began < self.whole_from {
+        if is_all_as_read && !is_old {
             return Ok(News::Nothing);
+        }
+        if began < self.whole_from {
+            return Ok(News::not_yet());
         }
         let are_users_as_read = self.is_as_read(USERS, &changed) && !is_old;
         let mut how = TxOpts::new();

@@ -175,7 +175,7 @@ impl Driver for Postgres {
                 }
             }
             Some(Read { snapshot: None, .. }) if Instant::now() < self.whole_from => {
-                return Ok(News::Nothing);
+                return Ok(News::not_yet());
             }
             Some(_) => {}
         }

@@ -79,14 +79,17 @@ impl Redis {
         let Some(pushes) = &mut self.follows.pushes else {
             return match is_rested {
                 true => self.everything(wanted).await,
-                false => Ok(News::Nothing),
+                false => Ok(News::not_yet()),
             };
         };
         match pushes.take(is_rested)? {
-            Changed::Nothing => {
+            quiet @ (Changed::Nothing | Changed::EverythingLater) => {
                 pushes.heartbeat().await?;
                 self.commands.heartbeat().await?;
-                Ok(News::Nothing)
+                Ok(match quiet {
+                    Changed::Nothing => News::Nothing,
+                    _ => News::not_yet(),
+                })
             }
             Changed::Keys(keys) => self.some(keys, wanted).await,
             Changed::Everything => self.everything(wanted).await,

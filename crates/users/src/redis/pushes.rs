@@ -42,6 +42,8 @@ pub(super) enum Changed {
     Nothing,
     Keys(BTreeSet<Key>),
     Everything,
+    /// Everything, which is held back.
+    EverythingLater,
 }
 
 impl Pushes {
@@ -78,14 +80,7 @@ impl Pushes {
         if state.is_lost {
             return Err(RedisFailure::silence("the connection is lost"));
         }
-        Ok(match state.is_everything {
-            true if may_be_everything => {
-                *state = State::default();
-                Changed::Everything
-            }
-            false if !state.keys.is_empty() => Changed::Keys(std::mem::take(&mut state.keys)),
-            _ => Changed::Nothing,
-        })
+        Ok(state.take(may_be_everything))
     }
 
     /// Waits until something is told that has not been taken.
@@ -122,6 +117,18 @@ impl Notices {
 }
 
 impl State {
+    fn take(&mut self, may_be_everything: bool) -> Changed {
+        match self.is_everything {
+            true if may_be_everything => {
+                *self = Self::default();
+                Changed::Everything
+            }
+            true => Changed::EverythingLater,
+            false if self.keys.is_empty() => Changed::Nothing,
+            false => Changed::Keys(std::mem::take(&mut self.keys)),
+        }
+    }
+
     fn invalidate(&mut self, keys: Value) {
         let Value::Array(keys) = keys else {
             // No list of keys: all of them are gone.
@@ -168,6 +175,16 @@ mod tests {
             .collect();
         state.invalidate(names(&many));
         assert!(state.is_everything && state.keys.is_empty());
+    }
+
+    #[test]
+    fn that_everything_has_changed_is_held_back_while_the_reader_rests_and_is_not_nothing() {
+        let mut state = State::default();
+        assert_eq!(state.take(true), Changed::Nothing);
+        state.invalidate(Value::Nil);
+        assert_eq!(state.take(false), Changed::EverythingLater);
+        assert_eq!(state.take(true), Changed::Everything);
+        assert_eq!(state.take(true), Changed::Nothing);
     }
 
     #[test]

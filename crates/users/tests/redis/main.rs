@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use server::Server;
 use turnbuckle_users::{
-    Change, Changed, Connection, Database, Driver as _, Listed, Listing, News, RealmUsers, Records,
-    RedisAddress, Secret, Source, Wanted,
+    Change, Changed, Connection, Database, Delta, Driver as _, Listed, Listing, News, RealmUsers,
+    Records, RedisAddress, Secret, Source, Wanted,
 };
 
 /// The key of user gorst of realm north.gov with password hero, as coturn's documents give it.
@@ -244,6 +244,38 @@ fn a_server_that_may_not_tell_of_changes_is_read_again_and_again() {
     server.command("SET turn/realm/north.gov/user/gorst/key 7da2270ccfa49786e0115366d3a3d14d");
     until(&mut connection, &mut records, "read again", |records| {
         has_user(records, "north.gov", "gorst")
+    });
+}
+
+#[test]
+fn what_was_written_in_the_rest_after_a_reading_is_shown_before_anything_is_said_to_be_as_before() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    server.command("ACL SETUSER turn on >secret ~turn/* +@all -client");
+    server.command(
+        "EVAL \"for n=1,20000 do redis.call('SET','turn/realm/north.gov/user/user'..n..'/key','none') end\" 0",
+    );
+    let source = source(&format!("{} user=turn password=secret", server.words()));
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    let (wanted, known) = (wanted(), Records::default());
+    runtime.block_on(async {
+        let mut database = Database::connect(&source, false).await.expect("connected");
+        let first = database.follow(&wanted, &known).await.expect("read");
+        assert!(matches!(first, News::Whole(_)));
+        server.command("SET turn/realm/north.gov/user/al/key a82c12e88b44b32d01c1f5610abb14bc");
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            assert!(Instant::now() < end, "it rests for ever");
+            match database.follow(&wanted, &known).await.expect("followed") {
+                News::Part(delta) if delta == Delta::default() => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                News::Whole(records) => return assert!(has_user(&records, "north.gov", "al")),
+                other => panic!("{other:?}"),
+            }
+        }
     });
 }
 
