@@ -32,17 +32,40 @@ impl Reading {
         self.began
     }
 
-    /// Returns how long the next reading has to wait when this one is over.
+    /// Returns for how long whoever has read is to rest.
     pub(crate) fn rest(&self) -> Duration {
         rest(
             self.began.elapsed(),
             own_cpu_time().saturating_sub(self.cpu),
         )
     }
+}
 
-    /// Returns the same for the first reading of a connection.
-    pub(crate) fn rest_of_first(&self) -> Duration {
-        self.rest().min(FIRST_MAX)
+/// The rests between the readings of one connection.
+pub(crate) struct Rests {
+    /// How long the next one may be.
+    longest: Duration,
+    until: Instant,
+}
+
+impl Rests {
+    /// Begins with a connection, on which nothing has been read.
+    pub(crate) fn new() -> Self {
+        Self {
+            longest: FIRST_MAX,
+            until: Instant::now(),
+        }
+    }
+
+    /// Returns whether a reading at `now` would come too early.
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
+        now < self.until
+    }
+
+    /// Begins the rest after a reading, which is over.
+    pub(crate) fn begin(&mut self, reading: &Reading) {
+        self.until = Instant::now() + reading.rest().min(self.longest);
+        self.longest = Duration::MAX;
     }
 }
 
@@ -83,11 +106,19 @@ mod tests {
     }
 
     #[test]
-    fn after_the_first_reading_of_a_connection_the_next_comes_within_a_second() {
+    fn after_the_first_reading_of_a_connection_the_next_comes_within_a_second_and_later_ones_do_not()
+     {
+        let mut rests = Rests::new();
+        assert!(!rests.is_resting(Instant::now()), "nothing was read");
         let reading = Reading::begin();
         let before = own_cpu_time();
         while own_cpu_time() - before < Duration::from_millis(110) {}
-        assert!(reading.rest() > Duration::from_secs(1));
-        assert_eq!(reading.rest_of_first(), Duration::from_secs(1));
+        // What a rest of the whole length would be.
+        let whole = Instant::now() + Duration::from_millis(1100);
+        rests.begin(&reading);
+        let after_first = Instant::now() + Duration::from_secs(1);
+        assert!(!rests.is_resting(after_first));
+        rests.begin(&reading);
+        assert!(rests.is_resting(whole - Duration::from_millis(1)));
     }
 }

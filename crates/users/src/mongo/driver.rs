@@ -19,7 +19,7 @@ use crate::comparison::Comparison;
 use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::records::{Answer, Delta, Names, News, Records, Tables, Users, Wanted, user_key};
-use crate::rest::Reading;
+use crate::rest::{Reading, Rests};
 use crate::secret::Secret;
 
 /// Time between two signs of life, and between two counts.
@@ -56,8 +56,8 @@ struct Follows {
     counts: Vec<u64>,
     /// When everything was read.
     whole_at: Option<Instant>,
-    /// Not before this are all users read again.
-    whole_from: Instant,
+    /// Rests after all users were read.
+    rests: Rests,
     /// How long to wait before the next look.
     pause: Duration,
 }
@@ -79,7 +79,7 @@ impl Mongo {
                 notices: Notices::default(),
                 counts: Vec::new(),
                 whole_at: None,
-                whole_from: Instant::now(),
+                rests: Rests::new(),
                 pause: INTERVAL,
             },
         })
@@ -305,7 +305,7 @@ impl Driver for Mongo {
         if whole_at.is_none_or(|whole_at| began - whole_at >= after) {
             self.follows.notices = Notices::everything();
         }
-        let may_be_all = began >= self.follows.whole_from;
+        let may_be_all = !self.follows.rests.is_resting(began);
         let due = self.follows.notices.due(may_be_all);
         let replaces = due.replaces_unknown(&known.users);
         self.follows.notices.all_users |= replaces && !may_be_all;
@@ -342,7 +342,7 @@ impl Driver for Mongo {
         };
         if is_all {
             self.follows.whole_at = Some(began);
-            self.follows.whole_from = Instant::now() + reading.rest();
+            self.follows.rests.begin(&reading);
         }
         Ok(news)
     }

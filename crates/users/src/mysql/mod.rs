@@ -33,7 +33,7 @@ use crate::error::DatabaseError;
 use crate::records::{
     Answer, Delta, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
-use crate::rest::Reading;
+use crate::rest::{Reading, Rests};
 use crate::secret::Secret;
 use crate::sql::Dialect;
 use crate::tls::is_refused;
@@ -80,8 +80,7 @@ pub struct Mysql {
     read: Changed,
     /// When users were read.
     whole_at: Instant,
-    /// Not before this are the tables read again.
-    whole_from: Instant,
+    rests: Rests,
 }
 
 impl Mysql {
@@ -104,13 +103,12 @@ impl Mysql {
             Ok(Err(error)) => return Err(said(source, &error)),
             Err(_) => return Err(silent(source, limit)),
         }
-        let now = Instant::now();
         Ok(Self {
             source: source.clone(),
             conn,
             read: Changed::new(),
-            whole_at: now,
-            whole_from: now,
+            whole_at: Instant::now(),
+            rests: Rests::new(),
         })
     }
 
@@ -149,7 +147,7 @@ impl Driver for Mysql {
         if is_all_as_read && !is_old {
             return Ok(News::Nothing);
         }
-        if began < self.whole_from {
+        if self.rests.is_resting(began) {
             return Ok(News::not_yet());
         }
         let are_users_as_read = self.is_as_read(USERS, &changed) && !is_old;
@@ -182,12 +180,8 @@ impl Driver for Mysql {
             users.news(tables)
         };
         within(&source, reader.transaction.commit()).await?;
-        let rest = match self.read.is_empty() {
-            true => reading.rest_of_first(),
-            false => reading.rest(),
-        };
         self.read = changed;
-        self.whole_from = Instant::now() + rest;
+        self.rests.begin(&reading);
         Ok(news)
     }
 

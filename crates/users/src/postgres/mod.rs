@@ -28,7 +28,7 @@ use crate::realm_users::{RealmUsers, Remaining};
 use crate::records::{
     Answer, Delta, Names, News, RealmOption, Records, Tables, TokenKeyRow, Users, Wanted, user_key,
 };
-use crate::rest::Reading;
+use crate::rest::{Reading, Rests};
 use crate::secret::Secret;
 use crate::sql::Dialect;
 use crate::tls;
@@ -51,8 +51,8 @@ pub struct Postgres {
     client: Client,
     /// What was read last; `None` before.
     read: Option<Read>,
-    /// Not before this are all rows read again.
-    whole_from: Instant,
+    /// Rests after all rows were read.
+    rests: Rests,
 }
 
 /// What [`Driver::follow`] has read last.
@@ -82,7 +82,7 @@ impl Postgres {
             source: source.clone(),
             client: connect::connect(source).await?,
             read: None,
-            whole_from: Instant::now(),
+            rests: Rests::new(),
         })
     }
 
@@ -142,7 +142,7 @@ impl Postgres {
         };
         within(&source, reader.transaction.commit()).await?;
         if whole_at == began {
-            self.whole_from = Instant::now() + reading.rest();
+            self.rests.begin(&reading);
         }
         self.read = Some(Read {
             snapshot,
@@ -174,7 +174,7 @@ impl Driver for Postgres {
                     return Ok(News::Nothing);
                 }
             }
-            Some(Read { snapshot: None, .. }) if Instant::now() < self.whole_from => {
+            Some(Read { snapshot: None, .. }) if self.rests.is_resting(Instant::now()) => {
                 return Ok(News::not_yet());
             }
             Some(_) => {}

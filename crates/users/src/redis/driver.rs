@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::error::DatabaseError;
 use crate::realm_users::{Gathered, RealmUsers};
 use crate::records::{Answer, Delta, News, Records, Users, Wanted, user_key};
-use crate::rest::Reading;
+use crate::rest::{Reading, Rests};
 use crate::secret::Secret;
 
 /// Keys that one `SCAN` or `MGET` names. The server does nothing else meanwhile, so it is a millisecond's work.
@@ -45,8 +45,10 @@ struct Follows {
     mirror: Mirror,
     /// The realms whose users have been read.
     realms: Vec<String>,
-    /// From when on everything may be read again; `None` before the first time.
-    rested_from: Option<Instant>,
+    /// Whether everything was read once.
+    is_read: bool,
+    /// Rests after everything was read.
+    rests: Rests,
 }
 
 impl Redis {
@@ -64,18 +66,19 @@ impl Redis {
                 pushes: None,
                 mirror: Mirror::default(),
                 realms: Vec::new(),
-                rested_from: None,
+                is_read: false,
+                rests: Rests::new(),
             },
         })
     }
 
     async fn news(&mut self, wanted: &Wanted) -> Result<News, RedisFailure> {
-        let Some(rested_from) = self.follows.rested_from else {
+        if !self.follows.is_read {
             // What changes from here on is told. What is read afterwards is at least as new.
             self.follows.pushes = Pushes::begin(&self.address).await?;
             return self.everything(wanted).await;
-        };
-        let is_rested = Instant::now() >= rested_from;
+        }
+        let is_rested = !self.follows.rests.is_resting(Instant::now());
         let Some(pushes) = &mut self.follows.pushes else {
             return match is_rested {
                 true => self.everything(wanted).await,
@@ -118,7 +121,8 @@ impl Redis {
             let of_realm = self.users(&realm, &found).await?;
             read.insert(realm, of_realm);
         }
-        self.follows.rested_from = Some(Instant::now() + reading.rest());
+        self.follows.is_read = true;
+        self.follows.rests.begin(&reading);
         Ok(News::Whole(Records {
             users: read,
             tables,
