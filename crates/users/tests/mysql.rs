@@ -157,6 +157,61 @@ fn await_names(connection: &mut Connection, records: &mut Records, expected: &[&
     }
 }
 
+/// Follows until no change of a second that has been read can follow.
+fn settle(connection: &mut Connection, records: &mut Records) {
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        connection.follow(&all(), records).expect("it answers");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The server says of a table that is truncated that it was written to when it was before.
+#[test]
+fn users_and_secrets_of_a_table_that_is_truncated_are_gone() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = client(server.port);
+    execute("insert into turnusers_lt values('r','alice',md5('alice:r:w'))");
+    execute("insert into turn_secret values('r','logen')");
+    let mut connection = Connection::open(&turn(server.port)).expect("it answers");
+    let mut records = Records::default();
+    settle(&mut connection, &mut records);
+    assert_eq!(records.tables.secrets["r"].len(), 1);
+    execute("truncate table turnusers_lt");
+    await_names(&mut connection, &mut records, &[]);
+    settle(&mut connection, &mut records);
+    execute("truncate table turn_secret");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !records.tables.secrets["r"].is_empty() {
+        assert!(Instant::now() < end, "the secret is still there");
+        connection.follow(&all(), &mut records).expect("it answers");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// After a start the server says of neither table when it was written to.
+#[test]
+fn a_table_that_takes_the_place_of_another_is_read_although_neither_was_written_to_since_the_start()
+{
+    let Some(mut server) = server() else {
+        return;
+    };
+    let (source, mut execute) = (turn(server.port), client(server.port));
+    execute(
+        "create table others like turnusers_lt; insert into others values('r','bob',md5('bob:r:w'));\
+         insert into turnusers_lt values('r','alice',md5('alice:r:w'))",
+    );
+    server.stop();
+    server.start_again(&source);
+    let mut connection = Connection::open(&source).expect("it answers");
+    let mut records = Records::default();
+    settle(&mut connection, &mut records);
+    execute("rename table turnusers_lt to former, others to turnusers_lt");
+    await_names(&mut connection, &mut records, &["bob"]);
+}
+
 #[test]
 fn a_view_in_the_place_of_a_table_is_read_again_and_again_because_nothing_says_when_it_changes() {
     let Some(server) = server() else {
@@ -219,12 +274,7 @@ fn secrets_that_change_are_read_without_users() {
     execute("insert into turnusers_lt values('r','alice',md5('alice:r:w'))");
     let mut connection = Connection::open(&turn(server.port)).expect("it answers");
     let mut records = Records::default();
-    // Until no change of the same second can follow.
-    let end = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < end {
-        connection.follow(&all(), &mut records).expect("it answers");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    settle(&mut connection, &mut records);
     // If users were read again, this one would go.
     let ghosts = records.users.get_mut("r").expect("known");
     ghosts.put("ghost", None);

@@ -1,9 +1,10 @@
 //! MySQL and MariaDB, with coturn's tables.
 //!
 //! Which table has changed shows in `information_schema.tables.update_time`, which needs no right that a reader lacks. It has whole seconds, so a
-//! state is settled only when its last second is over. A table that has none (a view, or one that is no plain table of InnoDB) may have changed
-//! whenever it is looked at. Which rows of `turnusers_lt` have changed is not said anywhere: they are all read and compared with those that are
-//! known ([decision 63](../../../../docs/decisions/0063-rows-that-nobody-names-are-compared.md)).
+//! state is settled only when its last second is over. MariaDB's `TRUNCATE TABLE` leaves it as it was, so each look asks whether there is a row at
+//! all; a table that takes the name of another one shows by `create_time`. A table that has no `update_time` (a view, or one that is no plain table
+//! of InnoDB) may have changed whenever it is looked at. Which rows of `turnusers_lt` have changed is not said anywhere: they are all read and
+//! compared with those that are known ([decision 63](../../../../docs/decisions/0063-rows-that-nobody-names-are-compared.md)).
 
 mod words;
 
@@ -50,9 +51,10 @@ const WHOLE_AFTER: Duration = Duration::from_secs(3600);
 /// Where Debian's server and client meet.
 const SOCKET: &str = "/run/mysqld/mysqld.sock";
 
-/// When each table has changed, and whether another change may follow that does not show. InnoDB says nothing of a table that nobody has written to
-/// since the server started.
-const CHANGED: &str = "select table_name,coalesce(update_time,''),coalesce(update_time > now() - interval 2 second,\
+/// When each table was made and has changed, and whether another change may follow that does not show. InnoDB says nothing of a table that nobody
+/// has written to since the server started.
+const CHANGED: &str = "select table_name,concat(coalesce(create_time,''),' ',coalesce(update_time,'')),\
+    coalesce(create_time > now() - interval 2 second,0) or coalesce(update_time > now() - interval 2 second,\
     coalesce(engine,'')<>'InnoDB' or coalesce(create_options,'') like '%partitioned%') from information_schema.tables \
     where table_schema=database() and table_name in ('turnusers_lt','turn_secret','allowed_peer_ip',\
     'denied_peer_ip','turn_origin_to_realm','turn_realm_option','oauth_key')";
@@ -66,8 +68,10 @@ type Changed = BTreeMap<String, LastChange>;
 /// When a table has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LastChange {
-    /// Empty where the server does not say it.
+    /// When it was made, and when it was written to, as far as the server says it.
     at: String,
+    /// Whether there is a row, of a table that is wanted and settled.
+    has_rows: Option<bool>,
     /// Whether no other change can show in the same way.
     is_settled: bool,
 }
@@ -118,14 +122,35 @@ impl Mysql {
     }
 
     /// Returns when the tables have changed.
-    async fn changed(&mut self) -> Result<Changed, DatabaseError> {
+    async fn changed(&mut self, wanted: &Wanted) -> Result<Changed, DatabaseError> {
         let rows = self.query(CHANGED, &[]).await?;
         let changes = rows.iter().map(|row| {
             let (at, is_settled) = (text(row, 1), text(row, 2) == "0");
+            let change = LastChange {
+                at,
+                has_rows: None,
+                is_settled,
+            };
             // MySQL 8 has upper case where the server was set up so.
-            (text(row, 0).to_lowercase(), LastChange { at, is_settled })
+            (text(row, 0).to_lowercase(), change)
         });
-        Ok(changes.collect())
+        let mut changed: Changed = changes.collect();
+        // What is not settled is read anyway, and of a view one row may cost as much as all.
+        let is_settled = |table: &&str| (changed.get(*table)).is_some_and(|it| it.is_settled);
+        let settled: Vec<_> = tables(wanted).filter(is_settled).collect();
+        if settled.is_empty() {
+            return Ok(changed);
+        }
+        let exists = |table| format!("exists(select 1 from {table})");
+        let exists: Vec<_> = settled.iter().map(exists).collect();
+        let query = format!("select {}", exists.join(","));
+        let rows = self.query(&query, &[]).await?;
+        for (column, table) in settled.iter().enumerate() {
+            if let Some(change) = changed.get_mut(*table) {
+                change.has_rows = rows.first().map(|row| text(row, column) != "0");
+            }
+        }
+        Ok(changed)
     }
 
     /// Returns whether a table holds what it held when it was read.
@@ -137,7 +162,7 @@ impl Mysql {
 
 impl Driver for Mysql {
     async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
-        let changed = self.changed().await?;
+        let changed = self.changed(wanted).await?;
         let reading = Reading::begin();
         let began = reading.began();
         let is_old = began - self.whole_at >= WHOLE_AFTER;
@@ -323,6 +348,21 @@ impl Reader<'_> {
         users.end(realm, of_realm);
         Ok(())
     }
+}
+
+/// Returns the tables that are read.
+fn tables(wanted: &Wanted) -> impl Iterator<Item = &'static str> {
+    let tables = [
+        (USERS, wanted.users),
+        ("turn_secret", wanted.secrets),
+        ("allowed_peer_ip", wanted.peers),
+        ("denied_peer_ip", wanted.peers),
+        ("turn_origin_to_realm", wanted.realms),
+        ("turn_realm_option", wanted.realms),
+        ("oauth_key", wanted.token_keys),
+    ];
+    let read = tables.into_iter().filter(|&(_, is_wanted)| is_wanted);
+    read.map(|(table, _)| table)
 }
 
 fn opts(source: &MysqlSource) -> Result<Opts, String> {
