@@ -172,6 +172,23 @@ impl Tables {
     }
 }
 
+impl Wanted {
+    /// Returns the names that the wanted tables have in a database with SQL.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &'static str> {
+        let tables = [
+            ("turnusers_lt", self.users),
+            ("turn_secret", self.secrets),
+            ("allowed_peer_ip", self.peers),
+            ("denied_peer_ip", self.peers),
+            ("turn_origin_to_realm", self.realms),
+            ("turn_realm_option", self.realms),
+            ("oauth_key", self.token_keys),
+        ];
+        let wanted = tables.into_iter().filter(|&(_, is_wanted)| is_wanted);
+        wanted.map(|(table, _)| table)
+    }
+}
+
 impl Records {
     /// Returns the row of a user: its key, or that it holds none; `None` if there is no such row.
     #[must_use]

@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 
 use openssl::x509::X509;
 use rcgen::{Issuer, KeyPair};
-use turnbuckle_users::{
-    Connection, Database, Delta, Driver as _, MysqlSource, News, Records, Source,
-};
+use turnbuckle_users::{Connection, MysqlSource, Records, Source};
 
 use self::not_run::not_run;
 use self::support::{SCHEMA, Server, all, program, verbs};
@@ -239,29 +237,8 @@ fn what_was_written_in_the_rest_after_a_reading_is_shown_before_anything_is_said
     };
     let mut execute = client(server.port);
     execute("insert into turnusers_lt select 'r',concat('user',seq),'none' from seq_1_to_20000");
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let (wanted, known) = (all(), Records::default());
-        let database = Database::connect(&turn(server.port), false).await;
-        let mut database = database.expect("connected");
-        let first = database.follow(&wanted, &known).await;
-        assert!(matches!(first, Ok(News::Whole(_))), "{first:?}");
+    verbs::a_rest_is_not_taken_for_a_reading(&turn(server.port), || {
         execute("insert into turnusers_lt values('r','new','none')");
-        let end = Instant::now() + Duration::from_secs(120);
-        loop {
-            assert!(Instant::now() < end, "it rests for ever");
-            let news = database.follow(&wanted, &known).await;
-            match news.expect("the database answers") {
-                News::Part(delta) if delta == Delta::default() => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                News::Whole(records) => {
-                    return assert!(records.user("r", "new").is_some(), "not read");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
     });
 }
 

@@ -10,12 +10,15 @@ mod support;
 #[path = "support/texts.rs"]
 mod texts;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use turnbuckle_users::Connection;
+use turnbuckle_users::{Connection, Records, Secret};
 
 use self::postgres::source;
-use self::support::{SCHEMA, Server, verbs};
+use self::support::{SCHEMA, Server, all, verbs};
 
 fn server() -> Option<Server> {
     let server = postgres::server_with(|_| Vec::new())?;
@@ -93,6 +96,146 @@ fn a_server_that_hangs_or_refuses_is_told_apart() {
         .err()
         .expect("nobody listens");
     assert!(!error.is_permanent(), "{error}");
+}
+
+/// Follows until this is so, or time is up.
+fn until(connection: &mut Connection, records: &mut Records, is_so: impl Fn(&Records) -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        connection.follow(&all(), records).expect("it answers");
+        if is_so(records) {
+            return;
+        }
+        assert!(Instant::now() < end, "{records:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn has_users(records: &Records, expected: &[&str]) -> bool {
+    records.users["r"].names().eq(expected.iter().copied())
+}
+
+fn has_secrets(records: &Records, expected: &[&str]) -> bool {
+    let secrets = records.tables.secrets["r"].iter();
+    secrets
+        .map(Secret::expose)
+        .eq(expected.iter().map(|text| text.as_bytes()))
+}
+
+#[test]
+fn views_in_the_places_of_tables_are_read_again_and_again_because_their_rows_tell_nothing() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = psql(server.port);
+    execute(
+        "drop table turnusers_lt; create table people (person text primary key, word text);\
+         insert into people values('alice',md5('alice:r:w')),('bob',md5('bob:r:w'));\
+         create view turnusers_lt as select 'r' realm, person as name, word hmackey from people;\
+         drop table turn_secret; create table words (word text primary key);\
+         insert into words values('logen'),('bloody9');\
+         create view turn_secret as select 'r' realm, word as value from words",
+    );
+    let mut connection = Connection::open(&source(server.port, "")).expect("it answers");
+    let mut records = Records::default();
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["alice", "bob"]) && has_secrets(records, &["bloody9", "logen"])
+    });
+    execute(
+        "insert into people values('carol',md5('carol:r:w')); delete from people where person='alice';\
+         delete from words where word='logen'",
+    );
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["bob", "carol"]) && has_secrets(records, &["bloody9"])
+    });
+}
+
+/// Of a view nobody knows whether what it shows is of this database, whose snapshots do not move for another.
+#[test]
+fn a_view_of_secrets_is_read_again_and_again_and_users_who_tell_what_has_changed_are_not() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = psql(server.port);
+    execute(
+        "drop table turn_secret; create view turn_secret as select 'r' realm, clock_timestamp()::text as value;\
+         insert into turnusers_lt values('r','alice',md5('alice:r:w'))",
+    );
+    let mut connection = Connection::open(&source(server.port, "")).expect("it answers");
+    let mut records = Records::default();
+    connection.follow(&all(), &mut records).expect("it answers");
+    // If users were read again, this would be her key once more.
+    let users = records.users.get_mut("r").expect("known");
+    users.put("alice", None);
+    let before = records.tables.secrets.clone();
+    until(&mut connection, &mut records, |records| {
+        records.tables.secrets != before
+    });
+    assert_eq!(records.user("r", "alice"), Some(None), "users were read");
+}
+
+#[test]
+fn a_table_of_which_a_part_is_of_another_server_is_read_again_and_again_and_one_in_parts_is_not() {
+    let Some(server) = server() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("set up");
+    let file = folder.path().join("users.csv");
+    std::fs::write(&file, "r,alice,none\n").expect("written");
+    let columns = "realm text, name text, hmackey text";
+    let mut execute = psql(server.port);
+    execute(&format!(
+        "drop table turnusers_lt; create table turnusers_lt ({columns}) partition by list (realm);\
+         create table others partition of turnusers_lt for values in ('other');\
+         create table here partition of turnusers_lt for values in ('r');\
+         insert into turnusers_lt values('r','bob','none')"
+    ));
+    let mut connection = Connection::open(&source(server.port, "")).expect("it answers");
+    let mut records = Records::default();
+    connection.follow(&all(), &mut records).expect("it answers");
+    // If users were read again, this would be no key once more.
+    let users = records.users.get_mut("r").expect("known");
+    users.put("bob", Some([1; 16]));
+    execute("insert into turnusers_lt values('r','carol','none')");
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["bob", "carol"])
+    });
+    assert_eq!(
+        records.user("r", "bob"),
+        Some(Some([1; 16])),
+        "users were read"
+    );
+
+    execute(&format!(
+        "drop table here; create extension file_fdw; create server files foreign data wrapper file_fdw;\
+         create foreign table there partition of turnusers_lt for values in ('r')\
+         server files options (filename '{}', format 'csv')",
+        file.display()
+    ));
+    let mut connection = Connection::open(&source(server.port, "")).expect("it answers");
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["alice"])
+    });
+    std::fs::write(&file, "r,alice,none\nr,dave,none\n").expect("written");
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["alice", "dave"])
+    });
+}
+
+#[test]
+fn what_was_written_in_the_rest_after_a_reading_is_shown_before_anything_is_said_to_be_as_before() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = psql(server.port);
+    execute(
+        "alter table turnusers_lt rename to people; create view turnusers_lt as select * from people;\
+         insert into people select 'r','user'||n,'none' from generate_series(1,20000) n",
+    );
+    verbs::a_rest_is_not_taken_for_a_reading(&source(server.port, ""), || {
+        execute("insert into people values('r','new','none')");
+    });
 }
 
 #[test]

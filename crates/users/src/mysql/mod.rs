@@ -137,7 +137,7 @@ impl Mysql {
         let mut changed: Changed = changes.collect();
         // What is not settled is read anyway, and of a view one row may cost as much as all.
         let is_settled = |table: &&str| (changed.get(*table)).is_some_and(|it| it.is_settled);
-        let settled: Vec<_> = tables(wanted).filter(is_settled).collect();
+        let settled: Vec<_> = wanted.tables().filter(is_settled).collect();
         if settled.is_empty() {
             return Ok(changed);
         }
@@ -348,21 +348,6 @@ impl Reader<'_> {
         users.end(realm, of_realm);
         Ok(())
     }
-}
-
-/// Returns the tables that are read.
-fn tables(wanted: &Wanted) -> impl Iterator<Item = &'static str> {
-    let tables = [
-        (USERS, wanted.users),
-        ("turn_secret", wanted.secrets),
-        ("allowed_peer_ip", wanted.peers),
-        ("denied_peer_ip", wanted.peers),
-        ("turn_origin_to_realm", wanted.realms),
-        ("turn_realm_option", wanted.realms),
-        ("oauth_key", wanted.token_keys),
-    ];
-    let read = tables.into_iter().filter(|&(_, is_wanted)| is_wanted);
-    read.map(|(table, _)| table)
 }
 
 fn opts(source: &MysqlSource) -> Result<Opts, String> {

@@ -3,6 +3,9 @@
 //! Changes are found without a trigger and without a right that a reader lacks. As long as `pg_current_snapshot()` is what it was, no transaction
 //! has ended. When it moves, rows are read whose `xmin` is not older than the oldest transaction that was under way when the tables were read
 //! last; and as new rows are known then, the number of rows says whether any are gone, in which case the names are compared.
+//!
+//! That is true of tables. A view has no `xmin`, and what it shows may be in another database, whose changes move no snapshot here: where one stands in
+//! a table's place, the tables are read again and again.
 
 mod connect;
 mod conninfo;
@@ -49,15 +52,28 @@ const LASTING: [&str; 2] = ["password missing", "server does not support TLS"];
 pub struct Postgres {
     source: PostgresSource,
     client: Client,
+    /// What the tables tell of their changes; `None` before it was asked for.
+    tells: Option<Tells>,
     /// What was read last; `None` before.
     read: Option<Read>,
     /// Rests after all rows were read.
     rests: Rests,
 }
 
+/// What the tables tell of their changes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tells {
+    /// That none of them has changed: the snapshot is what it was. Else they are all read each time.
+    nothing: bool,
+    /// Which users have changed. Else all of them are read each time.
+    users: bool,
+    /// Which secrets are the newest.
+    secrets: bool,
+}
+
 /// What [`Driver::follow`] has read last.
 struct Read {
-    /// Unknown where the database has none: then everything is read each time.
+    /// Unknown where users do not tell what has changed.
     snapshot: Option<Snapshot>,
     realms: Vec<String>,
     whole_at: Instant,
@@ -81,12 +97,18 @@ impl Postgres {
         Ok(Self {
             source: source.clone(),
             client: connect::connect(source).await?,
+            tells: None,
             read: None,
             rests: Rests::new(),
         })
     }
 
-    async fn read_all(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
+    async fn read_all(
+        &mut self,
+        tells: Tells,
+        wanted: &Wanted,
+        known: &Records,
+    ) -> Result<News, DatabaseError> {
         let reading = Reading::begin();
         let began = reading.began();
         let source = self.source.clone();
@@ -97,15 +119,14 @@ impl Postgres {
         })
         .await?;
         // An error inside of the transaction would end it: whether there are snapshots was found out before.
-        let has_xmin = !matches!(self.read, Some(Read { snapshot: None, .. }));
-        let snapshot = match has_xmin {
+        let snapshot = match tells.users {
             true => snapshot(&source, &transaction).await?,
             false => None,
         };
         let reader = Reader {
             source: &source,
             transaction,
-            has_xmin,
+            tells,
         };
         let tables = reader.tables(wanted).await?;
         let realms = tables.realm_names(&wanted.realm);
@@ -141,7 +162,7 @@ impl Postgres {
             }
         };
         within(&source, reader.transaction.commit()).await?;
-        if whole_at == began {
+        if whole_at == began || !tells.nothing {
             self.rests.begin(&reading);
         }
         self.read = Some(Read {
@@ -155,31 +176,21 @@ impl Postgres {
 
 impl Driver for Postgres {
     async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
-        match &self.read {
-            None => {
-                // Asked for outside of a transaction first, because one without snapshots would fail inside.
-                if snapshot(&self.source, &self.client).await?.is_none() {
-                    self.read = Some(Read {
-                        snapshot: None,
-                        realms: Vec::new(),
-                        whole_at: Instant::now(),
-                    });
-                }
-            }
-            Some(Read {
-                snapshot: Some(read),
-                ..
-            }) => {
-                if snapshot(&self.source, &self.client).await?.as_ref() == Some(read) {
-                    return Ok(News::Nothing);
-                }
-            }
-            Some(Read { snapshot: None, .. }) if self.rests.is_resting(Instant::now()) => {
+        let tells = match self.tells {
+            Some(tells) => tells,
+            None => *self
+                .tells
+                .insert(tells(&self.source, &self.client, wanted).await?),
+        };
+        if let Some(read) = &self.read {
+            if !tells.nothing && self.rests.is_resting(Instant::now()) {
                 return Ok(News::not_yet());
             }
-            Some(_) => {}
+            if tells.nothing && snapshot(&self.source, &self.client).await? == read.snapshot {
+                return Ok(News::Nothing);
+            }
         }
-        self.read_all(wanted, known).await
+        self.read_all(tells, wanted, known).await
     }
 
     async fn await_change(&mut self) {
@@ -235,8 +246,7 @@ impl Driver for Postgres {
 struct Reader<'a> {
     source: &'a PostgresSource,
     transaction: Transaction<'a>,
-    /// Whether rows tell by which transaction they were written.
-    has_xmin: bool,
+    tells: Tells,
 }
 
 impl Reader<'_> {
@@ -287,7 +297,7 @@ impl Reader<'_> {
         }
         if wanted.secrets {
             // The newest come first: the row that was written last, as far as transactions tell.
-            let order = match self.has_xmin {
+            let order = match self.tells.secrets {
                 true => "age(xmin),value",
                 false => "value",
             };
@@ -388,6 +398,31 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns what the tables tell of their changes. One that is not there is left to the reading, which fails.
+async fn tells(
+    source: &PostgresSource,
+    client: &Client,
+    wanted: &Wanted,
+) -> Result<Tells, DatabaseError> {
+    if snapshot(source, client).await?.is_none() {
+        return Ok(Tells::default());
+    }
+    // With the tables that are parts of others, of which one may be of another server.
+    let query = "with recursive used(name, id) as (\
+        select name, to_regclass(name)::oid from unnest($1::text[]) name \
+        union select name, inhrelid from pg_inherits join used on inhparent=id) \
+        select distinct name from used join pg_class on oid=id where relkind not in ('r','p')";
+    let tables: Vec<_> = wanted.tables().collect();
+    let others = within(source, client.query(query, &[&tables])).await?;
+    let others: Vec<_> = others.iter().map(|row| text(row, 0)).collect();
+    let is_plain = |table: &str| !others.iter().any(|other| other == table);
+    Ok(Tells {
+        nothing: others.is_empty(),
+        users: is_plain("turnusers_lt"),
+        secrets: is_plain("turn_secret"),
+    })
 }
 
 /// Returns the snapshot, or `None` where the database knows no snapshots.

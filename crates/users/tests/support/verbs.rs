@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use turnbuckle_users::{Change, Changed, Connection, Listing, Records, Source};
+use turnbuckle_users::{
+    Change, Changed, Connection, Database, Delta, Driver as _, Listing, News, Records, Source,
+};
 
 use super::{Server, all};
 
@@ -97,6 +99,35 @@ pub(crate) fn users_are_followed(source: &Source, execute: &mut dyn FnMut(&str))
     };
     writer.change(delete).expect("the database answers");
     await_names(&mut reader, &mut records, &[]);
+}
+
+/// Fails if it is said that nothing has changed after a row was written and before it is shown, also while the driver rests from a reading of many
+/// rows.
+pub(crate) fn a_rest_is_not_taken_for_a_reading(source: &Source, write: impl FnOnce()) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (wanted, known) = (all(), Records::default());
+        let database = Database::connect(source, false).await;
+        let mut database = database.expect("connected");
+        let first = database.follow(&wanted, &known).await;
+        assert!(matches!(first, Ok(News::Whole(_))), "{first:?}");
+        write();
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            assert!(Instant::now() < end, "it rests for ever");
+            let news = database.follow(&wanted, &known).await;
+            match news.expect("the database answers") {
+                News::Part(delta) if delta == Delta::default() => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                News::Whole(records) => {
+                    return assert!(records.user("r", "new").is_some(), "not read");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    });
 }
 
 /// Fails unless every table is read as it stands, and one user is asked for.
