@@ -223,6 +223,39 @@ fn a_table_of_which_a_part_is_of_another_server_is_read_again_and_again_and_one_
     });
 }
 
+/// Its rows were written before the tables were read.
+#[test]
+fn a_table_that_takes_the_place_of_another_or_becomes_a_part_of_it_is_read() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = psql(server.port);
+    execute(
+        "insert into turnusers_lt values('r','alice','none');\
+         create table next (realm text, name text, hmackey text) partition by list (realm);\
+         create table of_r partition of next for values in ('r'); insert into next values('r','bob','none');\
+         create table of_other (realm text, name text, hmackey text);\
+         insert into of_other values('other','carol','none')",
+    );
+    let mut connection = Connection::open(&source(server.port, "")).expect("it answers");
+    let mut records = Records::default();
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["alice"])
+    });
+    execute("alter table turnusers_lt rename to former; alter table next rename to turnusers_lt");
+    until(&mut connection, &mut records, |records| {
+        has_users(records, &["bob"])
+    });
+    execute("insert into turn_origin_to_realm values('https://o:443','other')");
+    until(&mut connection, &mut records, |records| {
+        records.users.contains_key("other")
+    });
+    execute("alter table turnusers_lt attach partition of_other for values in ('other')");
+    until(&mut connection, &mut records, |records| {
+        records.users["other"].has("carol")
+    });
+}
+
 #[test]
 fn what_was_written_in_the_rest_after_a_reading_is_shown_before_anything_is_said_to_be_as_before() {
     let Some(server) = server() else {

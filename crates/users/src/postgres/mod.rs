@@ -2,7 +2,8 @@
 //!
 //! Changes are found without a trigger and without a right that a reader lacks. As long as `pg_current_snapshot()` is what it was, no transaction
 //! has ended. When it moves, rows are read whose `xmin` is not older than the oldest transaction that was under way when the tables were read
-//! last; and as new rows are known then, the number of rows says whether any are gone, in which case the names are compared.
+//! last; and as new rows are known then, the number of rows says whether any are gone, in which case the names are compared. Where another table has the
+//! name of that of users, or it has other parts, all rows are read.
 //!
 //! That is true of tables. A view has no `xmin`, and what it shows may be in another database, whose changes move no snapshot here: where one stands in
 //! a table's place, the tables are read again and again.
@@ -45,6 +46,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// After so long everything is read again.
 const WHOLE_AFTER: Duration = Duration::from_secs(3600);
 
+/// Tables by their names, with those that are parts of them.
+const PARTS: &str = "with recursive used(name, id) as (\
+    select name, to_regclass(name)::oid from unnest($1::text[]) name \
+    union select name, inhrelid from pg_inherits join used on inhparent=id)";
+
 /// What the client finds that will not pass by itself.
 const LASTING: [&str; 2] = ["password missing", "server does not support TLS"];
 
@@ -75,6 +81,8 @@ struct Tells {
 struct Read {
     /// Unknown where users do not tell what has changed.
     snapshot: Option<Snapshot>,
+    /// Which table had the users, with its parts. Rows of another one may be older than the reading.
+    users_in: String,
     realms: Vec<String>,
     whole_at: Instant,
 }
@@ -119,9 +127,12 @@ impl Postgres {
         })
         .await?;
         // An error inside of the transaction would end it: whether there are snapshots was found out before.
-        let snapshot = match tells.users {
-            true => snapshot(&source, &transaction).await?,
-            false => None,
+        let (snapshot, users_in) = match tells.users {
+            true => (
+                snapshot(&source, &transaction).await?,
+                users_in(&source, &transaction).await?,
+            ),
+            false => Default::default(),
         };
         let reader = Reader {
             source: &source,
@@ -130,7 +141,10 @@ impl Postgres {
         };
         let tables = reader.tables(wanted).await?;
         let realms = tables.realm_names(&wanted.realm);
-        let is_fresh = |read: &&Read| read.realms == realms && began - read.whole_at < WHOLE_AFTER;
+        let is_fresh = |read: &&Read| {
+            let is_of_same = read.realms == realms && read.users_in == users_in;
+            is_of_same && began - read.whole_at < WHOLE_AFTER
+        };
         let since = self.read.as_ref().filter(is_fresh);
         let since = since.and_then(|read| Some((read.snapshot.as_ref()?.oldest, read.whole_at)));
         let (news, whole_at) = match since {
@@ -167,6 +181,7 @@ impl Postgres {
         }
         self.read = Some(Read {
             snapshot,
+            users_in,
             realms,
             whole_at,
         });
@@ -409,13 +424,12 @@ async fn tells(
     if snapshot(source, client).await?.is_none() {
         return Ok(Tells::default());
     }
-    // With the tables that are parts of others, of which one may be of another server.
-    let query = "with recursive used(name, id) as (\
-        select name, to_regclass(name)::oid from unnest($1::text[]) name \
-        union select name, inhrelid from pg_inherits join used on inhparent=id) \
-        select distinct name from used join pg_class on oid=id where relkind not in ('r','p')";
+    // Of a table in parts, one may be of another server.
+    let query = format!(
+        "{PARTS} select distinct name from used join pg_class on oid=id where relkind not in ('r','p')"
+    );
     let tables: Vec<_> = wanted.tables().collect();
-    let others = within(source, client.query(query, &[&tables])).await?;
+    let others = within(source, client.query(&query, &[&tables])).await?;
     let others: Vec<_> = others.iter().map(|row| text(row, 0)).collect();
     let is_plain = |table: &str| !others.iter().any(|other| other == table);
     Ok(Tells {
@@ -423,6 +437,20 @@ async fn tells(
         users: is_plain("turnusers_lt"),
         secrets: is_plain("turn_secret"),
     })
+}
+
+/// Returns which table has the users, with its parts.
+async fn users_in(
+    source: &PostgresSource,
+    client: &impl GenericClient,
+) -> Result<String, DatabaseError> {
+    let query = format!("{PARTS} select string_agg(id::text, ' ' order by id) from used");
+    let row = within(
+        source,
+        client.query_one(&query, &[&["turnusers_lt"].as_slice()]),
+    )
+    .await?;
+    Ok(text(&row, 0))
 }
 
 /// Returns the snapshot, or `None` where the database knows no snapshots.
