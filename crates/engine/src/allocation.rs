@@ -207,7 +207,7 @@ impl Entry {
         match self {
             Self::Live(allocation) => allocation.account.user(),
             Self::Pending(pending) => pending.account.user(),
-            Self::Tunnel(tunnel) => tunnel.account.user(),
+            Self::Tunnel(tunnel) => &tunnel.user,
         }
     }
 

@@ -64,7 +64,10 @@ impl<'a> Session<'a> {
 
     /// Returns the user whose it is.
     pub fn user(&self) -> &'a Arc<User> {
-        self.held.account().user()
+        match self.held {
+            Held::Allocation(allocation) => allocation.account.user(),
+            Held::Tunnel(tunnel, _) => &tunnel.user,
+        }
     }
 
     /// Returns the peer of a tunnel, the unspecified address for a bound one; `None` for an allocation.

@@ -1,7 +1,8 @@
 //! Tunnels: relayed transport addresses for one peer each, which the host opens for clients that speak another protocol than TURN.
 //!
 //! A session is one authenticated user on one connection. It has the account, one unit of the quota and one rate, as an allocation has;
-//! its tunnels share that. A tunnel has its place in the table of allocations, its port, its socket and its timer as an allocation
+//! its tunnels share that. Each tunnel keeps the name and key that were checked when it was asked for, because the user of a long connection may have others
+//! by then. A tunnel has its place in the table of allocations, its port, its socket and its timer as an allocation
 //! has, and its peer passes the same policy. It has no permissions, because its peer is the only one. A bound tunnel has no peer of its own: its client
 //! names one with each datagram, and whoever may be reached may also send, if the host says that the client wants it. It is a session to whoever follows
 //! changes, and nothing of it is durable: it cannot outlive the connection that it came by.
@@ -39,12 +40,27 @@ const TUNNELS_MAX: usize = 128;
 
 /// One authenticated user on one connection: what its tunnels are charged to. Dropping it, and its last tunnel, gives that back.
 #[derive(Clone, Debug)]
-pub struct TunnelSession(Arc<Account>);
+pub struct TunnelSession {
+    account: Arc<Account>,
+    /// As it has proven itself last: whose the next tunnel is.
+    user: Arc<User>,
+}
 
 impl TunnelSession {
     /// Returns whose it is.
-    pub fn user(&self) -> &Arc<User> {
-        self.0.user()
+    pub const fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    /// Makes the tunnels that are opened from now on those of `user`, who has proven who it is, perhaps with a name or password that the session was not
+    /// opened with. Tunnels that are there keep theirs. Returns false, and changes nothing, if the session is charged to somebody else.
+    pub fn renew(&mut self, user: &Arc<User>) -> bool {
+        let charged = self.account.user();
+        let is_charged = (&charged.realm, &charged.quota_name) == (&user.realm, &user.quota_name);
+        if is_charged {
+            self.user = Arc::clone(user);
+        }
+        is_charged
     }
 }
 
@@ -84,7 +100,10 @@ pub(crate) fn open_session(
     }
     // guard: V-43-session
     let [unit] = quota.take(user).ok_or(TunnelRefusal::QuotaReached)?;
-    Ok(TunnelSession(Arc::new(Account::new(unit, shaper))))
+    Ok(TunnelSession {
+        account: Arc::new(Account::new(unit, shaper)),
+        user: Arc::clone(user),
+    })
 }
 
 /// Takes a port for a tunnel of `client` to `target`, or one of each family for a bound tunnel, and asks the host for sockets.
@@ -100,8 +119,8 @@ pub(crate) fn open(
     if rules.is_draining {
         return Err(TunnelRefusal::Draining);
     }
-    let TunnelSession(account) = session;
-    let policy = rules.policies.of(account.user());
+    let TunnelSession { account, user } = session;
+    let policy = rules.policies.of(user);
     // guard: V-89-policy
     let target = match target.map(|target| policy.check(target)) {
         Some(allowed) => Target::Peer(allowed.map_err(|_| TunnelRefusal::Forbidden)?),
@@ -144,6 +163,7 @@ pub(crate) fn open(
     let openings = Openings::new(by_family, Some((kind, protocol)), deadline);
     let id = allocations.table.insert(Entry::Tunnel(Box::new(Tunnel {
         client,
+        user: Arc::clone(user),
         account: Arc::clone(account),
         target,
         state: TunnelState::Opening(openings),
@@ -199,7 +219,7 @@ pub(crate) fn settle(
     out.changes.push_back(Change::Created(Box::new(Created {
         allocation: id,
         path: rules.listeners.path(&client),
-        user: Arc::clone(tunnel.account.user()),
+        user: Arc::clone(&tunnel.user),
         transaction: NO_TRANSACTION,
         protocol: RelayProtocol::Udp,
         relays: addresses,
@@ -251,7 +271,7 @@ pub(crate) fn end(
             let ended = cause.map(|cause| Ended {
                 allocation: id,
                 path: rules.listeners.path(&tunnel.client),
-                user: Arc::clone(tunnel.account.user()),
+                user: Arc::clone(&tunnel.user),
                 tunnel_to: Some(tunnel.target.on_record()),
                 cause,
                 created: open.created,
@@ -295,7 +315,7 @@ pub(crate) fn expire(
         return;
     };
     let time = now.time;
-    let Tunnel { account, state, .. } = &mut **tunnel;
+    let Tunnel { user, state, .. } = &mut **tunnel;
     let (cause, wake) = match state {
         TunnelState::Opening(openings) => {
             let is_over = openings.deadline <= time;
@@ -307,7 +327,7 @@ pub(crate) fn expire(
             if open.renew <= time {
                 // Its client sends no Refresh. So the user is looked up as often as one is needed, and by the same rules.
                 // guard: V-93-removed
-                let is_gone = !authenticator.accepts_still(now, account.user());
+                let is_gone = !authenticator.accepts_still(now, user);
                 cause = is_gone.then_some(TunnelEnd::UserGone);
                 open.renew = time + rules.config.lifetimes.allocation_default;
             }
@@ -331,7 +351,7 @@ pub(crate) fn enforce_policy(
     let Some(tunnel) = allocations.tunnel(id) else {
         return;
     };
-    let policy = rules.policies.of(tunnel.account.user());
+    let policy = rules.policies.of(&tunnel.user);
     let Target::Peer(peer) = &tunnel.target else {
         return;
     };
@@ -357,6 +377,7 @@ pub(crate) fn route_to_peer(
         return Err(DropReason::NoTunnel);
     };
     let Tunnel {
+        user,
         account,
         target,
         state: TunnelState::Open(open),
@@ -366,7 +387,7 @@ pub(crate) fn route_to_peer(
         return Err(DropReason::NoTunnel);
     };
     open.usage.client_received.add(datagrams, bytes);
-    let (policies, user) = (&rules.policies, account.user());
+    let policies = &rules.policies;
     let (peer, is_forbidden) = match (target, named) {
         (Target::Peer(peer), None) => (*peer, policies.forbids_by_now(id, user, peer.peer())),
         (Target::Anyone, Some(named)) => {
@@ -406,7 +427,7 @@ pub(crate) fn may_name(
     let TunnelState::Open(open) = &tunnel.state else {
         return false;
     };
-    let checked = rules.policies.of(tunnel.account.user()).check(peer);
+    let checked = rules.policies.of(&tunnel.user).check(peer);
     // guard: V-89-registered
     checked.is_ok() && open.relay(Family::of(&peer)).is_some()
 }
@@ -423,6 +444,7 @@ pub(crate) fn admit_from_peer(
 ) -> Result<ClientRoute, DropReason> {
     let Tunnel {
         client,
+        user,
         account,
         target,
         state: TunnelState::Open(open),
@@ -430,7 +452,7 @@ pub(crate) fn admit_from_peer(
     else {
         return Err(DropReason::RelayClosed);
     };
-    let (policies, user) = (&rules.policies, account.user());
+    let policies = &rules.policies;
     let source = policies.usual.admit(peer);
     open.usage.peer_received.add(datagrams, bytes);
     let target = match target {

@@ -90,7 +90,8 @@ impl Resolver {
         }
     }
 
-    fn start_with(lookup: Arc<Lookup>) -> io::Result<Self> {
+    /// Starts the threads with another way to resolve a name than that of the machine.
+    pub(crate) fn start_with(lookup: Arc<Lookup>) -> io::Result<Self> {
         let (queue, questions) = sync_channel(QUEUE);
         let questions = Arc::new(Mutex::new(questions));
         let resolver = Self {

@@ -8,6 +8,7 @@ use super::opening::Openings;
 use super::relay::Relay;
 use crate::account::Account;
 use crate::change::Usage;
+use crate::credential::User;
 use crate::id::{ClientTuple, Family};
 use crate::policy::AllowedPeer;
 use crate::time::Time;
@@ -39,6 +40,8 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) client: ClientTuple,
+    /// Who asked for it, with the name and key that were checked then.
+    pub(crate) user: Arc<User>,
     /// The account of the session that it belongs to, which other tunnels may have too.
     pub(crate) account: Arc<Account>,
     pub(crate) target: Target,

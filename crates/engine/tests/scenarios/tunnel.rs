@@ -613,6 +613,96 @@ fn a_tunnel_of_a_time_limited_user_ends_as_the_check_of_its_expiry_says() {
     }
 }
 
+/// Returns a time-limited user of one person, whose name is over in so many seconds.
+fn for_a_while(server: &mut Server, seconds: u64) -> Arc<User> {
+    let (name, password) = rest(server.now.unix_s + seconds, "dave");
+    let checked = (server.engine).check_password(server.now, REALM, &name, &password);
+    checked.unwrap()
+}
+
+//= V-93
+#[test]
+fn each_tunnel_of_a_session_is_judged_by_the_name_that_it_was_asked_for_with() {
+    let mut server = Server::with(|config| {
+        config.limits.user_quota = Some(1);
+        config.auth.add_rest_secret(b"north").unwrap();
+    });
+    let first = for_a_while(&mut server, 1000);
+    let from = connection(0).remote;
+    let session = server.engine.open_session(server.now, from, &first);
+    let mut session = session.unwrap();
+    let old = open(&mut server, &session, 1, PEER).unwrap();
+    server.wait_s(25);
+
+    // Another tunnel of the same person, with a name that is over much later. The quota is that of one.
+    let second = for_a_while(&mut server, 10_000);
+    assert!(session.renew(&second));
+    let new = open(&mut server, &session, 2, PEER).unwrap();
+    let names = [old, new].map(|tunnel| {
+        let held = server.engine.session_at(tunnel.slot()).unwrap();
+        held.user().name.clone()
+    });
+    assert_eq!(names, [first.name.clone(), second.name.clone()]);
+    server.take_changes();
+
+    // The first name is over after 1,000 s, and looked up after 1,200. The second is good all the time.
+    let mut ended_s = [None, None];
+    for second_s in (25..3000).step_by(50) {
+        for (tunnel, ended_s) in [old, new].into_iter().zip(&mut ended_s) {
+            if to_peer(&mut server, tunnel).is_err() {
+                ended_s.get_or_insert(second_s);
+            }
+        }
+        server.wait_s(50);
+    }
+    assert_eq!(ended_s, [Some(1225), None]);
+    let ended = Wanted::Ended(connection(1), TunnelEnd::UserGone);
+    assert_eq!(server.wanted.last(), Some(&ended));
+    let told: Vec<_> = (server.take_changes().into_iter())
+        .map(|change| match change {
+            Change::Ended(ended) => ended.user.name.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [first.name.to_string()]);
+
+    // One that is opened when the session's first name has long been over lives too.
+    let later = open(&mut server, &session, 3, PEER).unwrap();
+    assert_eq!(lives_s(&mut server, later), 3600);
+}
+
+//= V-93
+#[test]
+fn a_tunnel_that_is_asked_for_with_the_new_password_outlives_that_of_the_old_one() {
+    let mut server = Server::start();
+    let mut session = session(&mut server);
+    let old = open(&mut server, &session, 1, PEER).unwrap();
+    let mut next = config();
+    next.auth = AuthConfig::new(REALM).unwrap();
+    next.auth.add_user("alice", "mirror").unwrap();
+    next.auth.add_user("bob", "builder").unwrap();
+    server.engine.reconfigure(server.now.time, &next.into());
+    let mut check = |name, password| {
+        let checked = (server.engine).check_password(server.now, REALM, name, password);
+        checked.unwrap()
+    };
+    let (alice, bob) = (check("alice", "mirror"), check("bob", "builder"));
+    assert!(!session.renew(&bob), "it is charged to somebody else");
+    assert_eq!(&*session.user().name, "alice");
+    assert!(session.renew(&alice));
+    let new = open(&mut server, &session, 2, PEER).unwrap();
+    server.wait_s(100);
+    for _ in 0..6 {
+        to_peer(&mut server, new).unwrap();
+        let _ = to_peer(&mut server, old);
+        server.wait_s(100);
+    }
+    assert_eq!(to_peer(&mut server, old), Err(DropReason::NoTunnel));
+    assert!(to_peer(&mut server, new).is_ok());
+    let ended = Wanted::Ended(connection(1), TunnelEnd::UserGone);
+    assert_eq!(server.wanted.last(), Some(&ended));
+}
+
 #[test]
 fn the_realm_is_that_of_the_origin_or_of_the_hosts_name_or_the_first() {
     let mut server = Server::with(|config| {

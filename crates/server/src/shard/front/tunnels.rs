@@ -77,14 +77,7 @@ pub(super) fn begin(
     serves_bound: bool,
     hub: &mut Hub,
 ) -> Result<Begun, Refusal> {
-    let is_same = session.as_ref().is_some_and(|session| {
-        let before = session.user();
-        (&before.realm, &before.quota_name) == (&user.realm, &user.quota_name)
-    });
-    if !is_same {
-        let opened = hub.engine.open_session(hub.now, client.remote, user);
-        *session = Some(opened.map_err(refusal)?);
-    }
+    charge(session, client, user, hub)?;
     let address = match target.host {
         Host::Ip(ip) => Some(SocketAddr::new(ip, target.port)),
         Host::Any if serves_bound => None,
@@ -93,6 +86,26 @@ pub(super) fn begin(
     };
     open(session.as_ref(), client, [address], hub)?;
     Ok(Begun::Opening(client))
+}
+
+/// Charges what a connection opens next to `user`, whatever its `session` was before.
+///
+/// # Errors
+///
+/// What the request is answered.
+pub(super) fn charge(
+    session: &mut Option<TunnelSession>,
+    client: ClientTuple,
+    user: &Arc<User>,
+    hub: &Hub,
+) -> Result<(), Refusal> {
+    // A time-limited name is another one each time, and a password may have been changed: a tunnel is judged later by what it was asked for with.
+    let is_same = (session.as_mut()).is_some_and(|session| session.renew(user));
+    if !is_same {
+        let opened = hub.engine.open_session(hub.now, client.remote, user);
+        *session = Some(opened.map_err(refusal)?);
+    }
+    Ok(())
 }
 
 /// Begins a tunnel of `client` to the first of `addresses` that may be reached; a bound one has none.

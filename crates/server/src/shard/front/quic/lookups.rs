@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     pub(super) stream: u64,
     /// The target's port.
     pub(super) port: u16,
+    /// Who asks. Another request of the connection may have been another's meanwhile.
+    pub(super) user: Arc<User>,
 }
 
 impl Lookups {
@@ -56,7 +58,7 @@ impl Lookups {
         now: Time,
         (host, port): (Box<str>, u16),
         (name, stream): (ConnectionName, u64),
-        user: &User,
+        user: &Arc<User>,
     ) -> Result<u64, Refusal> {
         let (Some(resolver), Some(replies)) = (&self.resolver, &self.replies) else {
             return Err(Refusal::DnsError);
@@ -78,6 +80,7 @@ impl Lookups {
             name,
             stream,
             port,
+            user: Arc::clone(user),
         };
         self.waiting.push_back((now + WAIT_MAX, waiting));
         Ok(number)

@@ -255,15 +255,18 @@ impl Quic {
         Ok(())
     }
 
-    /// Begins a tunnel to the first of the resolved `addresses` that may be reached.
+    /// Begins a tunnel for a user to the first of the resolved `addresses` that may be reached.
     fn open(
         &mut self,
         (name, stream): (ConnectionName, u64),
+        user: &Arc<User>,
         addresses: impl IntoIterator<Item = Option<SocketAddr>>,
         hub: &mut Hub,
     ) -> Result<(), Refusal> {
         let connection = self.door.connection(name).ok_or(Refusal::NoCapacity)?;
         let client = connection.client(name);
+        // another request may have been somebody else's while the name was resolved
+        tunnels::charge(&mut connection.session, client, user, hub)?;
         tunnels::open(connection.session.as_ref(), client, addresses, hub)?;
         self.keep((name, stream), Tunnel::Begun { client }, hub.now.time);
         Ok(())
@@ -312,7 +315,7 @@ impl Quic {
             let addresses = addresses.into_iter();
             let addresses = addresses.map(|ip| Some(SocketAddr::new(ip, waiting.port)));
             if self.waits(&waiting)
-                && let Err(refusal) = self.open(at, addresses, hub)
+                && let Err(refusal) = self.open(at, &waiting.user, addresses, hub)
             {
                 self.refuse(at, refusal, "");
                 self.forget(at, hub.now.time);

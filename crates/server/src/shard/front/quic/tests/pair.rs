@@ -21,7 +21,7 @@ pub(super) struct Pair<A> {
     pub(super) tx: SendQueue,
     begun: Instant,
     /// How much time has passed. The clock of both goes by turns, so that nothing that is late elsewhere is late here.
-    passed: Duration,
+    pub(super) passed: Duration,
     /// Whether there are calls by TURN beside.
     pub(super) has_calls: bool,
 }
@@ -29,8 +29,12 @@ pub(super) struct Pair<A> {
 impl<A: Application> Pair<A> {
     /// Returns a front that serves tunnels, and an endpoint of clients.
     pub(super) fn new(hub: Hub, limits: Limits) -> Self {
-        let resolver = Some(Resolver::start().unwrap());
-        let (front, _, certificate) = front_with(resolver, &hub.counters);
+        Self::with_resolver(hub, limits, Resolver::start().unwrap())
+    }
+
+    /// Returns such a front with a resolver of the test's.
+    pub(super) fn with_resolver(hub: Hub, limits: Limits, resolver: Resolver) -> Self {
+        let (front, _, certificate) = front_with(Some(resolver), &hub.counters);
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
