@@ -91,10 +91,11 @@ impl Begun {
         if is_whole {
             page.next = (*slot < end).then_some(*slot);
         }
-        if wish.purpose == Purpose::End {
+        if wish.purpose == Purpose::End && !found.is_empty() {
             for allocation in found {
                 hub.engine.cancel(hub.now, allocation);
             }
+            hub.ended_sessions();
             hub.carry_out_commands(front, tx);
         }
         is_whole

@@ -190,8 +190,8 @@ impl Hub {
     /// Handles the timers that are due.
     pub(in crate::shard) fn handle_timeout<F: Front>(&mut self, front: &mut F, tx: &mut SendQueue) {
         let due = self.engine.next_timeout();
-        let has_judged = std::mem::take(&mut self.has_judged);
-        if has_judged || due.is_some_and(|due| due <= self.now.time) {
+        let is_due = std::mem::take(&mut self.is_due);
+        if is_due || due.is_some_and(|due| due <= self.now.time) {
             self.engine.handle_timeout(self.now);
             self.carry_out_commands(front, tx);
         }

@@ -53,8 +53,8 @@ pub(in crate::shard) struct Hub {
     joins: Vec<(ConnectionId, ClientTuple)>,
     /// What clients of another front than the one at hand are to be told.
     late: Vec<Late>,
-    /// Whether other rules may have ended what clients are to be told of.
-    has_judged: bool,
+    /// Whether the next turn is due at once: something was ended between two turns, by other rules or an operator, which a turn carries through.
+    is_due: bool,
 }
 
 impl Hub {
@@ -77,7 +77,7 @@ impl Hub {
             sockets_due: Vec::new(),
             joins: Vec::new(),
             late: Vec::new(),
-            has_judged: false,
+            is_due: false,
         }
     }
 
@@ -91,10 +91,10 @@ impl Hub {
     pub(in crate::shard) fn next_timeout(&self) -> Option<Time> {
         if !self.sockets_due.is_empty()
             || !self.late.is_empty()
-            || self.has_judged
+            || self.is_due
             || self.across.has_work()
         {
-            // A connection ended during the last flush, and with it an allocation.
+            // A connection ended during the last flush, and with it an allocation, or something was ended after the turn.
             return Some(self.now.time);
         }
         let due = self.engine.next_timeout().into_iter();
@@ -359,9 +359,15 @@ impl Hub {
         front.forward(to, message, run, wrapping, tx);
     }
 
+    /// Has the next turn begin at once, because sessions were ended after this one: the journal, the counters and the kernel hear of it in a turn. A
+    /// session with a socket of its own makes it due by the socket, which is to be closed; one on a shared socket has none.
+    pub(in crate::shard) const fn ended_sessions(&mut self) {
+        self.is_due = true;
+    }
+
     /// Ends what the kernel relays that the rules forbid now. Who is to be told of it is in the next turn.
     pub(in crate::shard) fn rules_changed(&mut self) {
-        self.has_judged = true;
+        self.is_due = true;
         // mutant: shards-leave-it-to-the-kernel
         self.changes.rules_changed(self.now.time, &mut self.engine);
     }

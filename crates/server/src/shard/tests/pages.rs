@@ -103,3 +103,26 @@ fn while_sessions_are_ended_a_turn_ends_a_bounded_number_and_what_comes_is_relay
     });
     answer.expect(200);
 }
+
+#[test]
+fn what_an_operator_ends_on_a_shared_socket_is_carried_through_at_once_by_a_shard_without_traffic()
+{
+    let mut shards = Several::start(1, &["--multiplex-peer"]);
+    let mut client = shards.datagrams(0, "alice");
+    client.allocate(&mut shards);
+    shards.settle();
+    assert!(!shards.has_work(0), "nothing is due");
+    let page = shards.page(0, Purpose::End, 0, SessionFilter::default());
+    let (page, _) = turns_until(&mut shards, &page);
+    assert_eq!((page.sessions.len(), page.next), (1, None));
+    // The counters, the journal and the kernel hear of it in a turn, and nobody else makes the shard begin one.
+    assert!(shards.has_work(0), "the next turn is due");
+    shards.turn_shard(0);
+    assert_eq!(shards.allocations(0), 0);
+    assert!(!shards.has_work(0));
+
+    let page = shards.page(0, Purpose::End, 0, SessionFilter::default());
+    let (page, _) = turns_until(&mut shards, &page);
+    assert_eq!(page.sessions.len(), 0);
+    assert!(!shards.has_work(0), "where nothing ends, nothing is due");
+}
