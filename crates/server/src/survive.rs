@@ -28,12 +28,15 @@ pub(crate) mod upgrade;
 mod upgrading;
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use turnbuckle_datapath::KeptSockets;
+#[cfg(test)]
+use turnbuckle_datapath::SocketKind;
 
 pub use self::adopts::adopts;
 use self::handed::Handed;
@@ -86,6 +89,19 @@ impl Survival {
             keeper_known: kept.get(Word::Keeper),
             lines: Vec::new(),
         }
+    }
+
+    /// Returns the addresses for datagrams that are left to the next relay, and whether another process listens there too.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> Vec<(SocketAddr, bool)> {
+        let listed = self.kept.listed().expect("a list").into_iter();
+        let mut left: Vec<_> = listed
+            .filter(|listed| listed.kind == SocketKind::Datagrams)
+            .map(|listed| (listed.address, listed.is_shared))
+            .collect();
+        left.sort_unstable();
+        left.dedup();
+        left
     }
 
     /// Returns whether there was a relay before.
@@ -151,13 +167,14 @@ impl Survival {
         self.kept.set(Word::RowsAllow, u64::from(allow));
     }
 
-    /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before.
+    /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before. At the addresses in `shared` another process
+    /// listens for datagrams too.
     ///
     /// # Errors
     ///
     /// The list cannot be written.
-    pub(crate) fn list(&self, shards: &[KeptSockets]) -> io::Result<()> {
-        self.kept.list(shards)
+    pub(crate) fn list(&self, shards: &[KeptSockets], shared: &[SocketAddr]) -> io::Result<()> {
+        self.kept.list(shards, shared)
     }
 
     /// Notes that the relay serves.

@@ -89,11 +89,7 @@ impl Listening {
         let mut errors: Vec<(Transport, io::Error)> = Vec::new();
         for (transport, address) in wanted {
             if takeover.listens(transport.kind(), address) {
-                listening.opened(transport, address);
-                // Whether another process listens there too was known to the relay before.
-                if transport == Transport::Udp && config.persona == Persona::Turnserver {
-                    listening.shared.push(address);
-                }
+                listening.taken_over(transport, address, takeover);
                 continue;
             }
             let error = match try_out(config, transport, address) {
@@ -132,7 +128,7 @@ impl Listening {
                 if config.addresses.stands_for(ip)
                     && datagrams_and_streams(&config.only_on(ip)).contains(&wanted)
                 {
-                    listening.opened(transport, address);
+                    listening.taken_over(transport, address, takeover);
                 } else {
                     takeover.close(transport.kind(), address);
                 }
@@ -167,6 +163,14 @@ impl Listening {
         match transport {
             Transport::Udp => self.datagrams.contains(&address),
             Transport::Tcp => self.streams.contains(&address),
+        }
+    }
+
+    /// Goes on with an address that the relay before listened on.
+    fn taken_over(&mut self, transport: Transport, address: SocketAddr, takeover: &Takeover) {
+        self.opened(transport, address);
+        if transport == Transport::Udp && takeover.shared.contains(&address) {
+            self.shared.push(address);
         }
     }
 
@@ -331,4 +335,56 @@ fn share(transport: Transport, address: SocketAddr) -> io::Result<()> {
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     Ok(bind(&socket, &address)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::config::{Machine, Request as Wish, load_turnserver};
+
+    /// Returns what a relay listens on as `turnserver` that takes two addresses for datagrams over, at one of which another process listens too.
+    fn taken_over() -> (Listening, [SocketAddr; 2]) {
+        // A file that is not there keeps out whatever configuration the machine has.
+        let arguments = [
+            "-c/nowhere/turnserver.conf",
+            "--listening-ip=127.0.0.1",
+            "--listening-ip=127.0.0.2",
+            "--no-tcp",
+            "--no-tls",
+            "--no-dtls",
+            "--user=a:b",
+            "--realm=example.org",
+        ];
+        let machine = Machine::discover().unwrap();
+        let Ok(Wish::Run(loaded)) = load_turnserver(arguments.map(Into::into), &machine) else {
+            panic!("a whole configuration");
+        };
+        let config = loaded.config;
+        assert_eq!(config.persona, Persona::Turnserver);
+        let addresses = config.datagram_listeners();
+        let [own, shared] = addresses[..] else {
+            panic!("two addresses: {addresses:?}");
+        };
+        let mut takeover = Takeover::none(2);
+        for shard in &takeover.shards {
+            for address in [own, shared] {
+                // What it is bound to is of no account here.
+                let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+                shard.sockets.put(SocketKind::Datagrams, address, socket);
+            }
+        }
+        takeover.shared.push(shared);
+        let listening = Listening::begin(&config, &takeover, &mut Vec::new()).unwrap();
+        (listening, [own, shared])
+    }
+
+    #[test]
+    fn what_is_taken_over_is_shared_with_another_process_only_where_it_was_before() {
+        let (listening, [own, shared]) = taken_over();
+        assert_eq!(listening.datagrams, [own, shared]);
+        assert_eq!(listening.shared, [shared]);
+        assert_eq!(listening.own_datagrams().collect::<Vec<_>>(), [own]);
+    }
 }

@@ -215,7 +215,8 @@ impl Started {
 
     /// Leaves the listening sockets to the next relay.
     fn leave_listeners(&self, survival: Option<&Survival>, out: &mut impl Output) {
-        let listed = survival.map(|survival| survival.list(&self.shards.kept()));
+        let listed =
+            survival.map(|survival| survival.list(&self.shards.kept(), &self.listening.shared));
         if let Some(Err(error)) = listed {
             let _ = writeln!(
                 out,

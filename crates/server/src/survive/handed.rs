@@ -25,7 +25,7 @@ use crate::journal::Segments;
 use crate::process::path_of_descriptor as path;
 
 /// Number of the layout of this list and of the list of listening sockets. It is another one when either changes. Journals have a number of their own.
-pub(super) const LAYOUT: u64 = 1;
+pub(super) const LAYOUT: u64 = 2;
 
 /// The variable of the environment that holds the number of the descriptor.
 pub(super) const VARIABLE: &str = "TURNBUCKLE_HANDED";

@@ -1,4 +1,5 @@
-//! The list of listening sockets that a relay leaves behind: a line for each, `shard kind address descriptor cookie`.
+//! The list of listening sockets that a relay leaves behind: a line for each, `shard kind address descriptor cookie`, with the word `shared` behind it if
+//! another process listens for datagrams at that address too. The next relay cannot find that out: its attempt to bind the address alone would meet these sockets.
 //!
 //! A list is appended behind the one before, and counts once its place and length are stored in one word. A socket is recognised by its cookie, which
 //! the kernel gives to no other one (`SO_COOKIE`).
@@ -29,6 +30,8 @@ pub(super) struct Listed {
     /// The number of the descriptor.
     pub(super) number: i32,
     pub(super) cookie: u64,
+    /// Another process listens for datagrams at its address too.
+    pub(super) is_shared: bool,
 }
 
 impl Listed {
@@ -43,8 +46,9 @@ impl Listed {
             SocketKind::Datagrams => "udp",
             SocketKind::Relay => "relay",
         };
+        let shared = if self.is_shared { " shared" } else { "" };
         format!(
-            "{} {kind} {} {} {}\n",
+            "{} {kind} {} {} {}{shared}\n",
             self.shard, self.address, self.number, self.cookie
         )
     }
@@ -61,18 +65,24 @@ impl Listed {
             address: words.next()?.parse().ok()?,
             number: words.next()?.parse().ok()?,
             cookie: words.next()?.parse().ok()?,
+            is_shared: match words.next() {
+                None => false,
+                Some("shared") => true,
+                Some(_) => return None,
+            },
         };
         words.next().is_none().then_some(listed)
     }
 }
 
 impl Kept {
-    /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before.
+    /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before. At the addresses in `shared` another process
+    /// listens for datagrams too.
     ///
     /// # Errors
     ///
     /// The list cannot be written.
-    pub(super) fn list(&self, shards: &[KeptSockets]) -> io::Result<()> {
+    pub(super) fn list(&self, shards: &[KeptSockets], shared: &[SocketAddr]) -> io::Result<()> {
         let mut list = String::new();
         for (shard, sockets) in shards.iter().enumerate() {
             sockets.each(|kind, address, descriptor| {
@@ -86,6 +96,7 @@ impl Kept {
                         address,
                         number,
                         cookie,
+                        is_shared: kind == SocketKind::Datagrams && shared.contains(&address),
                     };
                     list.push_str(&listed.line());
                 }
@@ -135,20 +146,24 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written_and_no_other_line_is() {
-        let listed = Listed {
-            shard: 3,
-            kind: SocketKind::Datagrams,
-            address: "[2001:db8::1]:3478".parse().unwrap(),
-            number: 17,
-            cookie: 1 << 40,
-        };
-        let line = listed.line();
-        assert_eq!(Listed::of(line.trim_end()), Some(listed));
+        for is_shared in [false, true] {
+            let listed = Listed {
+                shard: 3,
+                kind: SocketKind::Datagrams,
+                address: "[2001:db8::1]:3478".parse().unwrap(),
+                number: 17,
+                cookie: 1 << 40,
+                is_shared,
+            };
+            let line = listed.line();
+            assert_eq!(Listed::of(line.trim_end()), Some(listed));
+        }
         for wrong in [
             "",
             "3 udp",
             "3 unix 127.0.0.1:1 2 3",
             "3 udp 127.0.0.1:1 2 3 4",
+            "3 udp 127.0.0.1:1 2 3 shared 4",
         ] {
             assert_eq!(Listed::of(wrong), None, "{wrong}");
         }

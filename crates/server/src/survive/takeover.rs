@@ -25,6 +25,8 @@ pub(crate) struct Takeover {
     pub(crate) shards: Vec<ShardTakeover>,
     /// Sockets that clients are listened to at.
     pub(crate) listeners: usize,
+    /// Addresses of these where another process listens for datagrams too, as the relay before found when it came to listen there.
+    pub(crate) shared: Vec<SocketAddr>,
     /// Programs of the kernel that relay channels.
     pub(crate) attached: Vec<Attachment>,
     /// What is not taken over, and why.
@@ -180,6 +182,9 @@ impl Takeover {
                 return nothing;
             };
             shard.sockets.put(listed.kind, listed.address, descriptor);
+            if listed.is_shared && !takeover.shared.contains(&listed.address) {
+                takeover.shared.push(listed.address);
+            }
         }
         let mut by_address = HashMap::with_capacity(left.len());
         for descriptor in left.into_values() {
@@ -293,6 +298,52 @@ impl Open {
         match name.and_then(|name| name.try_into().ok()) {
             Some(address) => Self::Datagrams(address),
             None => Self::Socket,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use nix::sys::signal::SigSet;
+
+    use super::*;
+    use crate::config::{Machine, Request, load};
+    use crate::control::keys::KeyRing;
+    use crate::survive::staying::Main;
+
+    #[test]
+    fn where_another_process_listens_too_is_handed_on_from_relay_to_relay() {
+        let machine = Machine::discover().unwrap();
+        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
+            panic!("a whole configuration");
+        };
+        let keys = KeyRing::new(&loaded.config);
+        let kept = Kept::new(2, &SigSet::empty(), Main::new().unwrap(), keys).unwrap();
+        let shards = [KeptSockets::default(), KeptSockets::default()];
+        let addresses = ["192.0.2.1:3478", "192.0.2.2:3478"].map(|it| it.parse().unwrap());
+        let [own, shared]: [SocketAddr; 2] = addresses;
+        let mut left = HashMap::new();
+        for shard in &shards {
+            for address in addresses {
+                // A socket is known by its cookie, whatever it is bound to.
+                let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+                left.insert(socket.as_raw_fd(), socket.try_clone().unwrap());
+                shard.put(SocketKind::Datagrams, address, socket);
+            }
+        }
+        for wanted in [vec![], vec![shared], vec![own, shared]] {
+            kept.list(&shards, &wanted).unwrap();
+            let left = left.iter().map(|(number, it)| (*number, it.try_clone()));
+            let left = left.map(|(number, it)| (number, it.unwrap())).collect();
+            let takeover = Takeover::sort(kept.listed().unwrap(), &kept.journals, left);
+            assert_eq!(takeover.complaints, Vec::<String>::new());
+            assert_eq!(takeover.listeners, 4);
+            assert_eq!(takeover.shared, wanted);
+            for address in addresses {
+                assert!(takeover.listens(SocketKind::Datagrams, address));
+            }
         }
     }
 }

@@ -314,3 +314,4 @@ fn a_shard_that_panics_again_and_again_ends_the_process() {
 
 mod failures;
 mod sessions;
+mod sharing;
