@@ -121,8 +121,9 @@ pub(crate) const ROWS: &[Key] = &[
     .repeatable()
     .secret()
     .stricter(
-        "a name may be given once, and as turnserver the last one counts with a warning; 0x must be followed by 32 hexadecimal digits; `turnbuckle \
-         serve` takes users and secrets together (`users-beside-secrets`)",
+        "a name may be given once, and as turnserver the last one counts with a warning; 0x must \
+         be followed by 32 hexadecimal digits; `turnbuckle serve` takes users and secrets together \
+         (`users-beside-secrets`)",
     )
     .example("alice:a-long-password")
     .live()
