@@ -122,6 +122,9 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
             .authentication
             .realm
             .clone_from(&running.authentication.realm);
+        if let Some(password) = running.authentication.made_up_password() {
+            config.authentication.keep_made_up_password(password);
+        }
     }
     config.addresses.default_family = merged.addresses.default_family;
     config.datapath.coalesce = merged.datapath.coalesce;

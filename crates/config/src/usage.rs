@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::config::Config;
 use crate::host::is_private;
-use crate::topics::authentication::{Credential, StaticUser};
+use crate::topics::authentication::StaticUser;
 
 impl Config {
     /// Returns the URL by which clients reach the relay, one line. If a user was made up for this run, also its password and an `RTCPeerConnection` made with
@@ -67,13 +67,9 @@ impl Config {
 }
 
 fn generated_password(user: &StaticUser) -> Option<(&str, String)> {
-    match &user.credential {
-        Credential::Password(secret) if user.is_generated => Some((
-            &user.name,
-            String::from_utf8_lossy(secret.expose()).into_owned(),
-        )),
-        Credential::Password(_) | Credential::Md5Key(_) => None,
-    }
+    let password = user.made_up_password()?;
+    let text = String::from_utf8_lossy(password.expose()).into_owned();
+    Some((&user.name, text))
 }
 
 /// Returns a URI by RFC 7064 and RFC 7065: IPv6 addresses in brackets, the default port left out, a transport for TURN only.

@@ -44,7 +44,7 @@ pub use self::keeper::survive;
 use self::kept::{Kept, SEALED, SEALING, Word, await_end};
 pub(crate) use self::takeover::{Record, ShardJournal, Takeover};
 use self::upgrade::{Tried, Upgrade, Upgraded};
-use crate::config::Config;
+use crate::config::{Config, Secret};
 use crate::control::events::Event;
 use crate::control::keys::KeyRing;
 use crate::journal::Segments;
@@ -79,7 +79,7 @@ impl Survival {
         let shards = usize::from(config.datapath.shards.get());
         let signals = nix::sys::signal::SigSet::empty();
         let page = staying::Main::new().expect("memory");
-        let kept = Kept::new(shards, &signals, page, KeyRing::new(config)).expect("memory");
+        let kept = Kept::new(shards, &signals, page, (KeyRing::new(config), None)).expect("memory");
         let takeover = Takeover::none(kept.journals.len());
         Self {
             kept,
@@ -107,6 +107,11 @@ impl Survival {
     /// Returns whether there was a relay before.
     pub fn has_predecessor(&self) -> bool {
         self.kept.get(Word::Relays) > 1
+    }
+
+    /// Returns the password of the user that the first relay made up, for the lack of any credentials.
+    pub fn made_up_password(&self) -> Option<&Secret> {
+        self.kept.made_up_password.as_ref()
     }
 
     /// Returns the keys of all relays. That of nonces is derived from the secret that is configured now, if there is one.

@@ -62,7 +62,7 @@ fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> 
 }
 
 /// Returns the configuration of a relay: what was `loaded`, or, where a relay has been before, what is read now. What that one had read again
-/// went with it, and rules that have become stricter since are to hold.
+/// went with it, and rules that have become stricter since are to hold. A user that was made up keeps the password that its clients have.
 ///
 /// # Errors
 ///
@@ -72,10 +72,17 @@ pub(crate) fn present(
     survival: Option<&Survival>,
     source: &impl Fn() -> Result<(Loaded, Machine), String>,
 ) -> anyhow::Result<Loaded> {
-    if !survival.is_some_and(Survival::has_predecessor) {
+    let Some(survival) = survival else {
         return Ok(loaded);
+    };
+    let mut loaded = match survival.has_predecessor() {
+        true => source().map_err(anyhow::Error::msg)?.0,
+        false => loaded,
+    };
+    if let Some(password) = survival.made_up_password() {
+        let authentication = &mut loaded.config.authentication;
+        authentication.keep_made_up_password(password);
     }
-    let (loaded, _) = source().map_err(anyhow::Error::msg)?;
     Ok(loaded)
 }
 

@@ -73,6 +73,32 @@ pub struct StaticUser {
     pub is_generated: bool,
 }
 
+impl Authentication {
+    /// Returns the password of the user that was made up, if the configuration names no credentials at all.
+    #[must_use]
+    pub fn made_up_password(&self) -> Option<&Secret> {
+        self.users.iter().find_map(StaticUser::made_up_password)
+    }
+
+    /// Gives the user that was made up this password, which clients have already. Does nothing where none was made up.
+    pub fn keep_made_up_password(&mut self, password: &Secret) {
+        let made_up = self.users.iter_mut().find(|user| user.is_generated);
+        if let Some(user) = made_up {
+            user.credential = Credential::Password(password.clone());
+        }
+    }
+}
+
+impl StaticUser {
+    /// Returns the password, if it was made up.
+    pub(crate) fn made_up_password(&self) -> Option<&Secret> {
+        match &self.credential {
+            Credential::Password(password) if self.is_generated => Some(password),
+            Credential::Password(_) | Credential::Md5Key(_) => None,
+        }
+    }
+}
+
 /// The mechanism by which users prove their identity.
 #[derive(Debug, Clone)]
 pub enum Credential {

@@ -20,6 +20,7 @@ use turnbuckle_sys::mapped::Mapped;
 
 use super::kept::{JOURNALS, Kept, Word};
 use super::listing::{self, Listed};
+use crate::config::Secret;
 use crate::control::keys::KeyRing;
 use crate::journal::Segments;
 use crate::process::path_of_descriptor as path;
@@ -129,6 +130,8 @@ pub(super) struct Handed {
     pub(super) offer: Offer,
     /// Keys; a program that only tries has none.
     pub(super) keys: Option<KeyRing>,
+    /// The password of the user that was made up. A program that only tries has none, and an older one hands none over.
+    pub(super) made_up_password: Option<Secret>,
     listing: RawFd,
     listing_word: usize,
     journals: Vec<[RawFd; 2]>,
@@ -141,7 +144,7 @@ pub(super) struct Before {
     pub(super) journals: Vec<Segments>,
 }
 
-/// Writes down what is handed on, with the keys or without, and returns the file.
+/// Writes down what is handed on, with the keys and the password that was made up or without, and returns the file.
 ///
 /// # Errors
 ///
@@ -151,6 +154,7 @@ pub(super) fn write(kept: &Kept, number: u64, keys: Option<&KeyRing>) -> io::Res
         let [first, second] = journal.files();
         json!([first.as_raw_fd(), second.as_raw_fd()])
     });
+    let password = kept.made_up_password.as_ref().filter(|_| keys.is_some());
     let list = json!({
         "layout": LAYOUT,
         "version": env!("CARGO_PKG_VERSION"),
@@ -164,6 +168,7 @@ pub(super) fn write(kept: &Kept, number: u64, keys: Option<&KeyRing>) -> io::Res
         "journals": journals.collect::<Vec<_>>(),
         "journals_word": JOURNALS,
         "keys": keys.map(|keys| STANDARD.encode(keys.to_bytes())),
+        "made_up_password": password.map(|password| STANDARD.encode(password.expose())),
     });
     let mut file = File::from(memfd_create("turnbuckle-handed", MemfdFlags::CLOEXEC)?);
     file.write_all(list.to_string().as_bytes())?;
@@ -242,6 +247,13 @@ impl Handed {
                 Some(ring.ok_or_else(missing)?)
             }
         };
+        let made_up_password = match &list["made_up_password"] {
+            Value::Null => None,
+            password => {
+                let bytes = STANDARD.decode(password.as_str().ok_or_else(missing)?);
+                Some(Secret::new(bytes.map_err(|_| missing())?))
+            }
+        };
         let handed = Self {
             number: number(&list["number"])?,
             version,
@@ -252,6 +264,7 @@ impl Handed {
                 number: number(&list["number"])?,
             },
             keys,
+            made_up_password,
             listing: descriptor(&list["listing"])?,
             listing_word: place(&list["listing_word"])?,
             journals,
@@ -311,11 +324,16 @@ mod tests {
         };
         let keys = KeyRing::new(&loaded.config);
         let signals = SigSet::empty();
-        let kept = Kept::new(3, &signals, Main::new().unwrap(), keys).unwrap();
+        let password = Some(Secret::new(b"made up".to_vec()));
+        let kept = Kept::new(3, &signals, Main::new().unwrap(), (keys, password)).unwrap();
+        let tried = read(&write(kept, 7, None).unwrap()).unwrap();
+        assert!(tried.keys.is_none() && tried.made_up_password.is_none());
         let list = write(kept, 7, Some(&kept.keys)).unwrap();
         let handed = read(&list).unwrap();
         assert_eq!((handed.number, handed.shards()), (7, 3));
         assert!(handed.keys.is_some());
+        let password = handed.made_up_password.as_ref().map(Secret::expose);
+        assert_eq!(password, Some(&b"made up"[..]));
         let text = fs::read_to_string(path(list.as_raw_fd())).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         for layout in [

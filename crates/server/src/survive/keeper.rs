@@ -155,8 +155,10 @@ impl<'a> Keeping<'a> {
         };
         let keys = handed.as_ref().and_then(|handed| handed.keys.clone());
         let keys = keys.unwrap_or_else(|| KeyRing::new(config));
+        let password = handed.as_ref().and_then(|it| it.made_up_password.clone());
+        let password = password.or_else(|| config.authentication.made_up_password().cloned());
         let shards = usize::from(config.datapath.shards.get());
-        let kept = Kept::new(shards, signals, page, keys)?;
+        let kept = Kept::new(shards, signals, page, (keys, password))?;
         let main = other_main(kept)?;
         let mut keeping = Self {
             kept,

@@ -19,6 +19,7 @@ use turnbuckle_sys::keeper::replace;
 use turnbuckle_sys::mapped::Mapped;
 
 use super::staying::{Main, number_of_this_process};
+use crate::config::Secret;
 use crate::control::keys::KeyRing;
 use crate::journal::Segments;
 
@@ -76,6 +77,8 @@ pub(super) struct Kept {
     pub(super) main: Main,
     pub(super) journals: Vec<Segments>,
     pub(super) keys: KeyRing,
+    /// The password of the user that the first relay made up, if it did.
+    pub(super) made_up_password: Option<Secret>,
     /// Names the process that is the keeper.
     pub(super) keeper: OwnedFd,
     /// Names the process that is the relay.
@@ -90,7 +93,7 @@ impl Kept {
         shards: usize,
         signals: &SigSet,
         main: Main,
-        keys: KeyRing,
+        (keys, made_up_password): (KeyRing, Option<Secret>),
     ) -> io::Result<&'static Self> {
         let count = JOURNALS + shards;
         let memory = |name| {
@@ -114,6 +117,7 @@ impl Kept {
                 .map_err(|error| named("eventfd", error))?,
             main,
             keys,
+            made_up_password,
             keeper: this_process()?,
             relay: this_process()?,
             signals: SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)

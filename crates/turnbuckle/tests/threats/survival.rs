@@ -226,6 +226,33 @@ fn the_first_request_after_a_kill_is_not_asked_for_another_nonce() {
 }
 
 #[test]
+fn a_user_that_was_made_up_has_the_same_password_after_a_kill() {
+    let site = Site::new();
+    let relay_ip = format!("--relay-ip={}", site.ip(1));
+    let options = [relay_ip.as_str(), "--allow-loopback-peers", "--survive=on"];
+    let server = Server::start_without_users(site.server(), &options);
+    let mut processes = Processes::of(&server);
+    let mut client = Client::new(site.ip(2), &server);
+    (client.username, client.password) = made_up(&server.greeting());
+    client.allocate();
+    for _ in 0..2 {
+        processes.kill_relay(&server, &mut pause);
+        client.refresh(600).expect(200);
+    }
+    server.stop_kept(processes.keeper);
+}
+
+/// Returns the name and the password of the user that the server says it has made up.
+pub(crate) fn made_up(said: &str) -> (String, String) {
+    let word_after = |before: &str| {
+        let (_, rest) = said.split_once(before)?;
+        rest.split_whitespace().next().map(str::to_owned)
+    };
+    let user = word_after("  user ").zip(word_after("  password "));
+    user.unwrap_or_else(|| panic!("no user is made up: {said}"))
+}
+
+#[test]
 fn a_peer_of_a_shared_relay_socket_is_the_same_clients_after_a_kill() {
     let site = Site::new();
     let server = relay(site, &["--multiplex-peer", "--relay-threads=1"]);

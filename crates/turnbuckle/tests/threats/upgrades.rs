@@ -16,7 +16,7 @@ use crate::control::{Ran, Steered};
 use crate::harness::{Call, Client, Holders, Server, Site, peer_socket, tick};
 use crate::mobility::{begin, exchange, resume};
 use crate::not_run::not_run;
-use crate::survival::send;
+use crate::survival::{Processes, made_up, pause, send};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_turnbuckle");
 
@@ -103,6 +103,34 @@ fn assert_nothing_is_lost(calls: &mut [Call]) {
     for call in calls {
         call.client.refresh(600).expect(200);
     }
+}
+
+#[test]
+fn a_user_that_was_made_up_has_the_same_password_after_upgrades_and_kills() {
+    let site = Site::new();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let relay_ip = format!("--relay-ip={}", site.ip(1));
+    let control = format!("--control-socket={}", socket.display());
+    let options = [&*relay_ip, &*control, "--survive=on"];
+    let steered = Steered {
+        server: Server::start_without_users(site.server(), &options),
+        socket,
+        _directory: directory,
+    };
+    let mut processes = Processes::of(&steered.server);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    (client.username, client.password) = made_up(&steered.server.greeting());
+    client.allocate();
+    for _ in 0..2 {
+        upgrade(&steered, &["--json"], &mut pause).expect(0);
+        client.refresh(600).expect(200);
+        processes.await_relay(&steered.server, &mut pause);
+        processes.kill_relay(&steered.server, &mut pause);
+        client.refresh(600).expect(200);
+    }
+    client.refresh(0).expect(200);
+    steered.server.stop();
 }
 
 #[test]

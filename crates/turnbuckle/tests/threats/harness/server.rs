@@ -73,6 +73,22 @@ impl Server {
         options: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
+        let users = [USER, OTHER_USER].map(|user| format!("--user={user}:{PASSWORD}"));
+        Self::start_with(&users, command, address, options, environment)
+    }
+
+    /// Starts the relay as [`Self::start`] does, without users, so that it makes one up.
+    pub(crate) fn start_without_users(address: SocketAddr, options: &[&str]) -> Self {
+        Self::start_with(&[], &[], address, options, &[])
+    }
+
+    fn start_with(
+        users: &[String],
+        command: &[&str],
+        address: SocketAddr,
+        options: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
         let statistics = std::env::temp_dir().join(format!(
             "turnbuckle-threats-{}-{number}.json",
@@ -91,8 +107,7 @@ impl Server {
             .arg("serve")
             .arg(format!("--listening-ip={}", address.ip()))
             .arg(format!("--listening-port={}", address.port()))
-            .arg(format!("--user={USER}:{PASSWORD}"))
-            .arg(format!("--user={OTHER_USER}:{PASSWORD}"))
+            .args(users)
             .arg(format!("--realm={REALM}"))
             .arg(format!("--statistics-file={}", statistics.display()))
             .arg("--pin-threads=false")
