@@ -72,6 +72,19 @@ pub struct Survival {
     lines: Vec<String>,
 }
 
+/// Whether the relay drains, as the next one finds it.
+pub(crate) struct DrainingMark(&'static Kept);
+
+impl DrainingMark {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.get(Word::Draining) == 1
+    }
+
+    pub(crate) fn set(&self, is_draining: bool) {
+        self.0.set(Word::Draining, u64::from(is_draining));
+    }
+}
+
 impl Survival {
     /// Returns that of a relay without a keeper, after which there is none.
     #[cfg(test)]
@@ -170,6 +183,11 @@ impl Survival {
     /// Notes for the next relay whether rows of the user database allow peers.
     pub(crate) fn note_rows(&self, allow: bool) {
         self.kept.set(Word::RowsAllow, u64::from(allow));
+    }
+
+    /// Returns what tells the next relay to drain.
+    pub(crate) fn draining(&self) -> DrainingMark {
+        DrainingMark(self.kept)
     }
 
     /// Leaves the listening sockets of the shards to the next relay, in place of those that were listed before. At the addresses in `shared` another process

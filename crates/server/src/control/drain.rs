@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::shards::Shards;
+use crate::survive::DrainingMark;
 
 /// Time between two counts of what is left.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -14,14 +15,24 @@ pub(super) struct Drain {
     allocations_left: u32,
     /// When they are counted next. `None` unless the server drains.
     next_count: Option<Instant>,
+    /// Tells the next relay, if there may be one.
+    mark: Option<DrainingMark>,
 }
 
 impl Drain {
-    pub(super) fn new(allocations_left: u32) -> Self {
+    /// Begins without draining. With a `mark` the next relay drains if this one does.
+    pub(super) fn new(allocations_left: u32, mark: Option<DrainingMark>) -> Self {
         Self {
             allocations_left,
             next_count: None,
+            mark,
         }
+    }
+
+    /// Returns whether the relay before drained, and has not come to the end of it.
+    pub(super) fn is_left_over(&self) -> bool {
+        let is_marked = self.mark.as_ref().is_some_and(DrainingMark::is_set);
+        is_marked && self.next_count.is_none()
     }
 
     /// Lets another number of allocations be left.
@@ -39,6 +50,8 @@ impl Drain {
         if self.next_count.is_some() {
             return;
         }
+        // Before who asked is answered: it is not asked for again.
+        self.tell_next(true);
         shards.drain();
         let _ = writeln!(
             out,
@@ -52,8 +65,15 @@ impl Drain {
     /// Makes every shard take new allocations again. Does nothing if the server does not drain.
     pub(super) fn end(&mut self, shards: &mut Shards, out: &mut impl Write) {
         if self.next_count.take().is_some() {
+            self.tell_next(false);
             shards.undrain();
             let _ = writeln!(out, "draining no more: new allocations are taken again");
+        }
+    }
+
+    fn tell_next(&self, is_draining: bool) {
+        if let Some(mark) = &self.mark {
+            mark.set(is_draining);
         }
     }
 

@@ -76,6 +76,11 @@ pub fn serve_and_reload<C: Control>(
         &outlets,
         out,
     )?;
+    // Before anybody is heard, and before a probe is told that this relay is ready.
+    // guard: V-63-drain
+    if relay.drain.is_left_over() {
+        relay.begin_draining(out);
+    }
     let mut upgrading = Upgrading::new(events.clone());
     let handle = Handle {
         counters: relay.counters.clone(),

@@ -202,7 +202,10 @@ pub(super) fn start(
         users,
         interfaces,
         relays: Relays::new(config, commons),
-        drain: Drain::new(config.limits.drained),
+        drain: Drain::new(
+            config.limits.drained,
+            survival.as_deref().map(Survival::draining),
+        ),
         offload,
         keys,
         descriptors,

@@ -132,6 +132,8 @@ pub(super) struct Handed {
     pub(super) keys: Option<KeyRing>,
     /// The password of the user that was made up. A program that only tries has none, and an older one hands none over.
     pub(super) made_up_password: Option<Secret>,
+    /// Whether the relay before drains. That of an older program does not say so.
+    pub(super) is_draining: bool,
     listing: RawFd,
     listing_word: usize,
     journals: Vec<[RawFd; 2]>,
@@ -168,6 +170,7 @@ pub(super) fn write(kept: &Kept, number: u64, keys: Option<&KeyRing>) -> io::Res
         "journals": journals.collect::<Vec<_>>(),
         "journals_word": JOURNALS,
         "keys": keys.map(|keys| STANDARD.encode(keys.to_bytes())),
+        "draining": kept.get(Word::Draining) == 1,
         "made_up_password": password.map(|password| STANDARD.encode(password.expose())),
     });
     let mut file = File::from(memfd_create("turnbuckle-handed", MemfdFlags::CLOEXEC)?);
@@ -265,6 +268,7 @@ impl Handed {
             },
             keys,
             made_up_password,
+            is_draining: list["draining"] == true,
             listing: descriptor(&list["listing"])?,
             listing_word: place(&list["listing_word"])?,
             journals,
@@ -334,6 +338,10 @@ mod tests {
         assert!(handed.keys.is_some());
         let password = handed.made_up_password.as_ref().map(Secret::expose);
         assert_eq!(password, Some(&b"made up"[..]));
+        assert!(!handed.is_draining);
+        kept.set(Word::Draining, 1);
+        let draining = read(&write(kept, 8, Some(&kept.keys)).unwrap()).unwrap();
+        assert!(draining.is_draining);
         let text = fs::read_to_string(path(list.as_raw_fd())).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         for layout in [

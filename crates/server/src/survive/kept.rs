@@ -48,10 +48,12 @@ pub(super) enum Word {
     Answered,
     /// 1 if rows of the user database allow peers, so that permissions cannot be judged without them.
     RowsAllow,
+    /// 1 if the relay takes no new allocations and ends with the last of them, so that the next one does too.
+    Draining,
 }
 
 /// The first word of a journal.
-pub(super) const JOURNALS: usize = Word::RowsAllow as usize + 1;
+pub(super) const JOURNALS: usize = Word::Draining as usize + 1;
 
 /// Bytes of a wish or an answer at most.
 pub(super) const NOTE_LEN_MAX: usize = 16 << 10;

@@ -226,6 +226,28 @@ fn the_first_request_after_a_kill_is_not_asked_for_another_nonce() {
 }
 
 #[test]
+fn a_relay_that_is_killed_while_it_drains_drains_on_and_ends_with_its_calls() {
+    let site = Site::new();
+    let server = relay(site, &[]);
+    let mut processes = Processes::of(&server);
+    let mut client = Client::new(site.ip(2), &server);
+    client.allocate();
+    server.drain();
+    server.wait_for_line("draining: no new allocations");
+    for host in 3..5 {
+        send(processes.relay, Signal::SIGKILL);
+        let said = processes.await_relay(&server, &mut pause);
+        let draining = "draining: no new allocations; ends when 0 of 1 are left";
+        assert!(said.iter().any(|line| line == draining), "{said:#?}");
+        let mut late = Client::new(site.ip(host), &server);
+        late.allocate_with(|_| {}).expect(403);
+        client.refresh(600).expect(200);
+    }
+    client.refresh(0).expect(200);
+    server.assert_ends();
+}
+
+#[test]
 fn a_user_that_was_made_up_has_the_same_password_after_a_kill() {
     let site = Site::new();
     let relay_ip = format!("--relay-ip={}", site.ip(1));

@@ -106,6 +106,42 @@ fn assert_nothing_is_lost(calls: &mut [Call]) {
 }
 
 #[test]
+fn a_relay_that_drains_drains_on_after_an_upgrade_and_after_a_kill_until_that_is_called_off() {
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let mut processes = Processes::of(&steered.server);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    client.allocate();
+    let expect = |is_draining: bool, host| {
+        assert_eq!(info(&steered)["draining"], is_draining);
+        let health = steered.ctl(&["health", "--json"]).json().remove(0);
+        assert_eq!(health["ready"], !is_draining);
+        let mut late = Client::new(site.ip(host), &steered.server);
+        let answer = late.allocate_with(|_| {});
+        if is_draining {
+            answer.expect(403);
+        } else {
+            answer.expect(200);
+            late.refresh(0).expect(200);
+        }
+    };
+    steered.ctl(&["drain"]).expect(0);
+    upgrade(&steered, &["--json"], &mut pause).expect(0);
+    processes.await_relay(&steered.server, &mut pause);
+    expect(true, 3);
+    processes.kill_relay(&steered.server, &mut pause);
+    expect(true, 4);
+    steered.ctl(&["undrain"]).expect(0);
+    expect(false, 5);
+    processes.kill_relay(&steered.server, &mut pause);
+    expect(false, 6);
+    steered.ctl(&["drain"]).expect(0);
+    upgrade(&steered, &["--json"], &mut pause).expect(0);
+    client.refresh(0).expect(200);
+    steered.server.assert_ends();
+}
+
+#[test]
 fn a_user_that_was_made_up_has_the_same_password_after_upgrades_and_kills() {
     let site = Site::new();
     let directory = tempfile::tempdir().unwrap();
