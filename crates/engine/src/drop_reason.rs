@@ -68,7 +68,8 @@ turnbuckle_counters::reasons! {
         UnknownAttribute = "unknown_attribute",
         /// The budget of bytes for sources that proved nothing is used up (V-40).
         UnverifiedBudget = "unverified_budget",
-        /// A request that would be refused for its user or key while users of allocations that were taken over are not known yet.
+        /// A request that would be refused for its user or key while users of allocations that were taken over are not known yet, or that names
+        /// a peer without a permission while rules for peers are not known yet.
         UsersDue = "users_due",
     }
 }

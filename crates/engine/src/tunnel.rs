@@ -75,6 +75,8 @@ pub enum TunnelRefusal {
     NoCapacity,
     /// The user, or the session, has as many as it may have.
     QuotaReached,
+    /// Which peers may be reached is not known yet ([`crate::AnswerConfig::are_peer_rules_due`]).
+    RulesDue,
     /// There is no relay address of the peer's family.
     Unroutable,
 }
@@ -118,6 +120,10 @@ pub(crate) fn open(
 ) -> Result<AllocationId, TunnelRefusal> {
     if rules.is_draining {
         return Err(TunnelRefusal::Draining);
+    }
+    // guard: V-63-peer-rules-tunnels
+    if rules.config.answers.are_peer_rules_due {
+        return Err(TunnelRefusal::RulesDue);
     }
     let TunnelSession { account, user } = session;
     let policy = rules.policies.of(user);

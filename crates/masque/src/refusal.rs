@@ -27,7 +27,7 @@ pub enum Refusal {
     Unroutable,
     /// There are no credentials, or wrong ones.
     Unauthorized,
-    /// Whether the credentials are wrong is not known yet, because users are still being read.
+    /// Whether the credentials are wrong, or the target forbidden, is not known yet, because users or rules are still being read.
     UsersDue,
 }
 

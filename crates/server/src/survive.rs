@@ -72,6 +72,13 @@ pub struct Survival {
     lines: Vec<String>,
 }
 
+/// What the rows of a user database say of peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerRows {
+    pub(crate) allow: bool,
+    pub(crate) deny: bool,
+}
+
 /// Whether the relay drains, as the next one finds it.
 pub(crate) struct DrainingMark(&'static Kept);
 
@@ -180,9 +187,19 @@ impl Survival {
         self.handed.is_some() || self.kept.get(Word::RowsAllow) == 1
     }
 
-    /// Notes for the next relay whether rows of the user database allow peers.
-    pub(crate) fn note_rows(&self, allow: bool) {
-        self.kept.set(Word::RowsAllow, u64::from(allow));
+    /// Returns whether rows of the user database said which peers may be reached. `None` if no relay has known that.
+    pub(crate) fn had_peer_rules(&self) -> Option<bool> {
+        match self.kept.get(Word::PeerRows) {
+            0 => None,
+            known => Some(known > 1),
+        }
+    }
+
+    /// Notes for the next relay what rows of the user database say of peers.
+    pub(crate) fn note_rows(&self, rows: PeerRows) {
+        self.kept.set(Word::RowsAllow, u64::from(rows.allow));
+        let known = 1 + u64::from(rows.allow || rows.deny);
+        self.kept.set(Word::PeerRows, known);
     }
 
     /// Returns what tells the next relay to drain.

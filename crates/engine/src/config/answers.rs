@@ -36,6 +36,9 @@ pub struct AnswerConfig {
     /// Whether there are users who are not known yet, of allocations that were taken over. A request that would be refused for its user or key is
     /// dropped then ([`crate::DropReason::UsersDue`]): its client sends it again, and it is answered once they are known.
     pub are_users_due: bool,
+    /// Whether there are rules for peers that are not known yet. A request that names a peer without a permission is dropped then, as one of
+    /// [`Self::are_users_due`] is, and no tunnel is opened. Permissions that were taken over go on.
+    pub are_peer_rules_due: bool,
 }
 
 /// How Binding requests are answered.

@@ -2,6 +2,8 @@
 
 use turnbuckle_wire::{Class, Message, Method, ParseError};
 
+use crate::address::PeerAddress;
+use crate::allocations::Allocations;
 use crate::command::Outcome;
 use crate::config::Service;
 use crate::drop_reason::DropReason;
@@ -176,6 +178,10 @@ impl<R: Random> Engine<R> {
                 random,
             );
         }
+        // guard: V-63-peer-rules
+        if rules.config.answers.are_peer_rules_due && names_new_peer(request, allocations) {
+            return Outcome::Dropped(DropReason::UsersDue);
+        }
         let method = request.message.method();
         let result = if method == Method::ALLOCATE {
             allocate::allocate(
@@ -227,6 +233,17 @@ impl<R: Random> Engine<R> {
         self.rules.config.relays.tcp.is_some()
             && matches!(method, Method::CONNECT | Method::CONNECTION_BIND)
     }
+}
+
+/// Returns whether a request names a peer that the client has no permission for.
+fn names_new_peer(request: &Request<'_>, allocations: &Allocations) -> bool {
+    let Some(allocation) = (allocations.client(&request.from)).and_then(|id| allocations.live(id))
+    else {
+        return false;
+    };
+    let mut peers = request.message.xor_peer_addresses().flatten();
+    let now = request.now.time;
+    peers.any(|peer| !(allocation.permissions).permits(PeerAddress::new(peer).ip(), now))
 }
 
 /// Returns whether this is a method of RFC 8489 or RFC 8656.

@@ -1,7 +1,7 @@
 //! Users, peer rules and quotas that change while clients are there.
 
 use turnbuckle_engine::{Action, Change, DropReason, Outcome, Rule};
-use turnbuckle_wire::Method;
+use turnbuckle_wire::{AttributeType, Method};
 
 use crate::support::*;
 
@@ -55,6 +55,54 @@ fn who_is_not_known_while_users_are_due_is_neither_served_nor_refused() {
 
     server.engine.reconfigure(server.now.time, &config().into());
     server.exchange(alice.tuple, &request).success();
+}
+
+#[test]
+fn while_rules_for_peers_are_due_no_peer_is_new_and_those_with_a_permission_go_on() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    server.permit(&mut client, PEER).success();
+
+    let mut next = config();
+    next.answers.are_peer_rules_due = true;
+    server.engine.reconfigure(server.now.time, &next.into());
+    server.permit(&mut client, PEER).success();
+    server.bind(&mut client, 0x4000, PEER).success();
+    let other = "93.184.216.21:7000";
+    for peers in [&[other][..], &[PEER, other]] {
+        let waits = named(&mut server, &mut client, Method::CREATE_PERMISSION, peers);
+        assert_eq!(waits, Outcome::Dropped(DropReason::UsersDue), "{peers:?}");
+    }
+    let waits = named(&mut server, &mut client, Method::CHANNEL_BIND, &[other]);
+    assert_eq!(waits, Outcome::Dropped(DropReason::UsersDue));
+    assert_eq!(
+        server.send(&mut client, other, b"x"),
+        Err(DropReason::NoPermission)
+    );
+    assert!(server.send(&mut client, PEER, b"x").is_ok());
+    server.refresh(&mut client, 600).success();
+
+    server.engine.reconfigure(server.now.time, &config().into());
+    server.permit(&mut client, other).success();
+    server.bind(&mut client, 0x4001, other).success();
+}
+
+/// Sends a request that names peers, and for the first of them a channel.
+fn named(server: &mut Server, client: &mut Client, method: Method, peers: &[&str]) -> Outcome {
+    let transaction = client.next_transaction();
+    let request = client.request(method, transaction, |writer| {
+        if method == Method::CHANNEL_BIND {
+            writer.bytes(AttributeType::CHANNEL_NUMBER, &[0x40, 1, 0, 0]);
+        }
+        for peer in peers {
+            writer.xor_peer_address(peer.parse().unwrap());
+        }
+    });
+    server.replies.clear();
+    let outcome = server.receive(client.tuple, &request);
+    assert!(server.replies.is_empty());
+    outcome
 }
 
 #[test]

@@ -341,6 +341,22 @@ fn connect_without_a_usable_peer_is_a_bad_request() {
 //= V-10
 //= V-12
 #[test]
+fn a_connect_request_waits_while_rules_for_peers_are_due() {
+    let (mut server, mut client, _) = started();
+    let mut next = config();
+    with_tcp(&mut next);
+    next.answers.are_peer_rules_due = true;
+    server.engine.reconfigure(server.now.time, &next.into());
+    let transaction = client.next_transaction();
+    let request = client.request(Method::CONNECT, transaction, |writer| {
+        writer.xor_peer_address(PEER.parse().unwrap());
+    });
+    let outcome = server.receive(client.tuple, &request);
+    assert_eq!(outcome, Outcome::Dropped(DropReason::UsersDue));
+    assert_eq!(server.wanted, []);
+}
+
+#[test]
 fn connect_to_what_the_policy_forbids_or_a_port_outside_the_list_is_forbidden() {
     let (mut server, mut client, relayed) = started();
     for peer in [

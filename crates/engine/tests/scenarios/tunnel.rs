@@ -194,6 +194,19 @@ fn whom_the_policy_forbids_to_allocations_it_forbids_to_tunnels() {
     assert_eq!(refused, Err(TunnelRefusal::Unroutable));
 }
 
+#[test]
+fn no_tunnel_is_opened_while_rules_for_peers_are_due() {
+    let mut server = Server::start();
+    let session = session(&mut server);
+    let mut next = config();
+    next.answers.are_peer_rules_due = true;
+    server.engine.reconfigure(server.now.time, &next.into());
+    let refused = open(&mut server, &session, 1, PEER);
+    assert_eq!(refused, Err(TunnelRefusal::RulesDue));
+    server.engine.reconfigure(server.now.time, &config().into());
+    open(&mut server, &session, 1, PEER).unwrap();
+}
+
 //= V-89
 #[test]
 fn a_tunnel_whose_peer_is_forbidden_by_now_carries_nothing_and_ends() {

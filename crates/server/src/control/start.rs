@@ -18,7 +18,7 @@ use super::listening::Listening;
 use super::relays::Relays;
 use super::shards::Shards;
 use super::statistics::Statistics;
-use super::users::{FollowedUsers, OpenedUsers};
+use super::users::{Before, FollowedUsers, OpenedUsers};
 use crate::config::{Config, Masque};
 use crate::handle::{EventSender, LiveCounters};
 use crate::journal::{Memory, Slices};
@@ -86,8 +86,11 @@ pub(super) fn start(
     let needs_rows = survival
         .as_ref()
         .is_some_and(|survival| survival.needs_rows());
-    let has_calls = takeover.allocations() > 0 && !needs_rows;
-    let users = OpenedUsers::open(config, Arc::new(engine), has_calls, events, out)?;
+    let before = Before {
+        has_calls: takeover.allocations() > 0 && !needs_rows,
+        had_peer_rules: survival.as_ref().and_then(|it| it.had_peer_rules()),
+    };
+    let users = OpenedUsers::open(config, Arc::new(engine), before, events, out)?;
     let commons = Commons::new(&users.engine);
     let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -212,9 +215,9 @@ pub(super) fn start(
     })
 }
 
-/// Notes for the next relay whether rows of the user database allow peers.
+/// Notes for the next relay what rows of the user database say of peers.
 pub(super) fn note_rows(survival: Option<&Survival>, users: &FollowedUsers, engine: &EngineConfig) {
-    if let (Some(survival), Some(allow)) = (survival, users.rows_allow(engine)) {
-        survival.note_rows(allow);
+    if let (Some(survival), Some(rows)) = (survival, users.peer_rows(engine)) {
+        survival.note_rows(rows);
     }
 }

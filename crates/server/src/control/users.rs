@@ -16,6 +16,7 @@ use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
 use crate::clock;
 use crate::config::{Config, Persona, UserDatabase};
 use crate::handle::DatabaseState;
+use crate::survive::PeerRows;
 use crate::users::{Base, Followed, Outcome};
 
 /// How long the start waits for a database of a network. One that takes longer, or hangs, is read while the relay runs.
@@ -36,6 +37,23 @@ pub(super) struct OpenedUsers {
     pub(super) state: Option<Arc<DatabaseState>>,
 }
 
+/// What is known of the relay before, and of its user database.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Before {
+    /// There are calls that are to go on now.
+    pub(super) has_calls: bool,
+    /// Whether rows said which peers may be reached. `None` if that is not known.
+    pub(super) had_peer_rules: Option<bool>,
+}
+
+impl Before {
+    /// Returns whether no peer is to be new before the rows are known.
+    fn is_wary(self, persona: Persona) -> bool {
+        self.had_peer_rules
+            .unwrap_or(persona == Persona::Turnbuckle)
+    }
+}
+
 /// What the thread that follows a database says at first.
 struct First {
     engine: Arc<EngineConfig>,
@@ -47,7 +65,9 @@ struct First {
 
 impl OpenedUsers {
     /// Follows the database that `config` names, and takes over what it says at first. `engine` holds the settings from the configuration alone.
-    /// Later changes become `events`. With `calls` that are to go on now, nobody waits for what it says at first: who is not known yet is not refused.
+    /// Later changes become `events`. If there are calls that are to go on now, nobody waits for what it says at first: who is not known yet is not
+    /// refused. Until its rules for peers are known no peer is new, unless it had none `before`; as `turnserver` only if it had some, since coturn
+    /// serves without its database.
     ///
     /// # Errors
     ///
@@ -55,7 +75,7 @@ impl OpenedUsers {
     pub(super) fn open(
         config: &Config,
         mut engine: Arc<EngineConfig>,
-        calls: bool,
+        before: Before,
         events: &SyncSender<Event>,
         out: &mut impl Write,
     ) -> Result<Self, ServeError> {
@@ -70,8 +90,13 @@ impl OpenedUsers {
             });
         };
         let configured = Arc::clone(&engine);
-        if calls {
-            Arc::make_mut(&mut engine).answers.are_users_due = true;
+        let calls = before.has_calls;
+        // guard: V-63-peer-rules-due
+        let are_peer_rules_due = database.has_peer_rules && before.is_wary(config.persona);
+        if calls || are_peer_rules_due {
+            let answers = &mut Arc::make_mut(&mut engine).answers;
+            answers.are_users_due = calls;
+            answers.are_peer_rules_due = are_peer_rules_due;
         }
         let (tell_first, first) = sync_channel(0);
         let (tell_first, state) = ((tell_first, events.clone()), Arc::default());
@@ -85,13 +110,17 @@ impl OpenedUsers {
             (false, false) => first.recv_timeout(FIRST_READ_MAX).ok(),
         };
         drop(first);
+        let and_peers = match are_peer_rules_due {
+            true => ", and whatever names a new peer waits",
+            false => "",
+        };
         let line = match calls {
             true => format!(
-                "user database {}: requests of its users wait until it is read",
+                "user database {}: requests of its users wait until it is read{and_peers}",
                 database.source
             ),
             false => format!(
-                "warning: user database {}: no answer within {} s; it serves nobody until it is read",
+                "warning: user database {}: no answer within {} s; it serves nobody until it is read{and_peers}",
                 database.source,
                 FIRST_READ_MAX.as_secs()
             ),
@@ -129,6 +158,7 @@ impl OpenedUsers {
             answers: Vec::new(),
             assembled: Assembled::default(),
             configured: self.configured,
+            state: self.state,
             follower: self.follower,
         }
     }
@@ -144,6 +174,8 @@ pub(super) struct FollowedUsers {
     assembled: Assembled,
     /// The settings from the configuration alone.
     configured: Arc<EngineConfig>,
+    /// How it stands with the database, if there is one.
+    state: Option<Arc<DatabaseState>>,
     /// Ends the thread that follows the database when it is dropped. Who has it gives it settings of a configuration that was read again.
     follower: Option<(Follower, Sender<Base>)>,
 }
@@ -209,13 +241,20 @@ impl FollowedUsers {
         }
     }
 
-    /// Returns whether rows allow peers by these settings. `None` if the rows are not known yet.
-    pub(super) fn rows_allow(&self, engine: &EngineConfig) -> Option<bool> {
+    /// Returns what rows say of peers by these settings. `None` if the rows are not known yet.
+    pub(super) fn peer_rows(&self, engine: &EngineConfig) -> Option<PeerRows> {
         let configured = &self.configured.policy.rules;
         let policies = engine.realms.policies.values().chain([&engine.policy]);
         let mut rules = policies.flat_map(|policy| &policy.rules);
         let allow = rules.any(|rule| rule.action == Action::Allow && !configured.contains(rule));
-        (!engine.answers.are_users_due).then_some(allow)
+        let deny = match &self.state {
+            // What the settings deny beyond the configuration may be the database's own hosts.
+            Some(state) => state.denies()?,
+            None => false,
+        };
+        let answers = &engine.answers;
+        let are_known = !answers.are_users_due && !answers.are_peer_rules_due;
+        are_known.then_some(PeerRows { allow, deny })
     }
 
     /// Notes new users, peer rules and quotas for the shards.
@@ -285,6 +324,7 @@ fn follow(
             let mut goes_on = true;
             for base in bases.try_iter() {
                 let Outcome { engine, lines, .. } = followed.rebase(base, records);
+                state.set_denies(followed.denies());
                 goes_on = goes_on
                     && pass_on(&events, engine, lines)
                     && events.send(Event::Assembled).is_ok();
@@ -312,6 +352,7 @@ fn follow(
             lines,
             answer,
         } = followed.take(notice, Instant::now());
+        state.set_denies(followed.denies());
         let is_first_reading = followed.is_read() && !was_read;
         if is_about_rows && let Some(first) = first.take() {
             let said = First {
@@ -376,4 +417,24 @@ fn pass_on(
     let lines = lines.into_iter().map(Event::Line);
     let mut all = engine.chain(lines);
     all.all(|event| events.send(event).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_rows_that_said_nothing_of_peers_and_turnserver_only_for_those_that_did() {
+        let [turnbuckle, turnserver] = [Persona::Turnbuckle, Persona::Turnserver].map(|persona| {
+            [None, Some(false), Some(true)].map(|had_peer_rules| {
+                let before = Before {
+                    has_calls: true,
+                    had_peer_rules,
+                };
+                before.is_wary(persona)
+            })
+        });
+        assert_eq!(turnbuckle, [true, false, true]);
+        assert_eq!(turnserver, [false, false, true]);
+    }
 }

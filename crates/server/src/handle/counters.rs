@@ -26,6 +26,8 @@ pub(crate) struct DatabaseState(Mutex<DatabaseSeen>);
 struct DatabaseSeen {
     is_up: bool,
     read: Option<SeenReading>,
+    /// Whether rows deny peers; `None` before the first reading.
+    denies: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,18 @@ impl DatabaseState {
     pub(crate) fn has_failed(&self) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.is_up = false;
+    }
+
+    /// Takes note of whether rows deny peers, as far as that is known.
+    pub(crate) fn set_denies(&self, denies: Option<bool>) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.denies = denies;
+    }
+
+    /// Returns whether rows deny peers; `None` before the first reading.
+    pub(crate) fn denies(&self) -> Option<bool> {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.denies
     }
 
     fn status(&self, now: Time) -> DatabaseStatus {

@@ -132,6 +132,8 @@ pub(super) struct Handed {
     pub(super) keys: Option<KeyRing>,
     /// The password of the user that was made up. A program that only tries has none, and an older one hands none over.
     pub(super) made_up_password: Option<Secret>,
+    /// What the relay before knew of peers in rows, as [`Word::PeerRows`] has it. An older program does not say so.
+    pub(super) peer_rows: u64,
     /// Whether the relay before drains. That of an older program does not say so.
     pub(super) is_draining: bool,
     listing: RawFd,
@@ -170,6 +172,7 @@ pub(super) fn write(kept: &Kept, number: u64, keys: Option<&KeyRing>) -> io::Res
         "journals": journals.collect::<Vec<_>>(),
         "journals_word": JOURNALS,
         "keys": keys.map(|keys| STANDARD.encode(keys.to_bytes())),
+        "peer_rows": kept.get(Word::PeerRows),
         "draining": kept.get(Word::Draining) == 1,
         "made_up_password": password.map(|password| STANDARD.encode(password.expose())),
     });
@@ -268,6 +271,7 @@ impl Handed {
             },
             keys,
             made_up_password,
+            peer_rows: list["peer_rows"].as_u64().unwrap_or(0),
             is_draining: list["draining"] == true,
             listing: descriptor(&list["listing"])?,
             listing_word: place(&list["listing_word"])?,
@@ -338,10 +342,11 @@ mod tests {
         assert!(handed.keys.is_some());
         let password = handed.made_up_password.as_ref().map(Secret::expose);
         assert_eq!(password, Some(&b"made up"[..]));
-        assert!(!handed.is_draining);
+        assert_eq!((handed.is_draining, handed.peer_rows), (false, 0));
         kept.set(Word::Draining, 1);
+        kept.set(Word::PeerRows, 2);
         let draining = read(&write(kept, 8, Some(&kept.keys)).unwrap()).unwrap();
-        assert!(draining.is_draining);
+        assert_eq!((draining.is_draining, draining.peer_rows), (true, 2));
         let text = fs::read_to_string(path(list.as_raw_fd())).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         for layout in [

@@ -159,8 +159,10 @@ impl<'a> Keeping<'a> {
         let password = password.or_else(|| config.authentication.made_up_password().cloned());
         let shards = usize::from(config.datapath.shards.get());
         let kept = Kept::new(shards, signals, page, (keys, password))?;
-        let is_draining = handed.as_ref().is_some_and(|handed| handed.is_draining);
-        kept.set(Word::Draining, u64::from(is_draining));
+        if let Some(handed) = &handed {
+            kept.set(Word::Draining, u64::from(handed.is_draining));
+            kept.set(Word::PeerRows, handed.peer_rows);
+        }
         let main = other_main(kept)?;
         let mut keeping = Self {
             kept,

@@ -48,6 +48,8 @@ pub(super) enum Word {
     Answered,
     /// 1 if rows of the user database allow peers, so that permissions cannot be judged without them.
     RowsAllow,
+    /// 1 if rows of the user database say nothing of peers, 2 if they do, 0 if no relay has known.
+    PeerRows,
     /// 1 if the relay takes no new allocations and ends with the last of them, so that the next one does too.
     Draining,
 }

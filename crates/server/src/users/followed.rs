@@ -64,6 +64,12 @@ impl Followed {
         self.is_read
     }
 
+    /// Returns whether rows deny peers, once they have been read.
+    pub(crate) fn denies(&self) -> Option<bool> {
+        let denies = self.denied.values().any(|rules| !rules.is_empty());
+        self.is_read.then_some(denies)
+    }
+
     /// Begins with nothing read. `base` holds the settings from the configuration alone.
     pub(crate) fn new(wanted: Wanted, base: Arc<EngineConfig>) -> Self {
         Self {
@@ -107,8 +113,10 @@ impl Followed {
             Notice::Records(read, changed) => {
                 let recovered = self.recovered();
                 self.is_read = true;
-                if self.base.answers.are_users_due {
-                    Arc::make_mut(&mut self.base).answers.are_users_due = false;
+                let answers = &self.base.answers;
+                if answers.are_users_due || answers.are_peer_rules_due {
+                    let answers = &mut Arc::make_mut(&mut self.base).answers;
+                    (answers.are_users_due, answers.are_peer_rules_due) = (false, false);
                 }
                 let not_shown = self.learned.confirm(read);
                 let mut outcome = match changed {
@@ -139,8 +147,12 @@ impl Followed {
             wanted,
             has_same_users,
         } = base;
-        if self.base.answers.are_users_due {
-            Arc::make_mut(&mut engine).answers.are_users_due = true;
+        let before = &self.base.answers;
+        let are_peer_rules_due = before.are_peer_rules_due && wanted.peers;
+        if before.are_users_due || are_peer_rules_due {
+            let answers = &mut Arc::make_mut(&mut engine).answers;
+            answers.are_users_due = before.are_users_due;
+            answers.are_peer_rules_due = are_peer_rules_due;
         }
         let users = (has_same_users && wanted == self.wanted).then(|| Arc::clone(&self.current));
         (self.base, self.wanted) = (engine, wanted);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
+use tempfile::TempDir;
 use turnbuckle_wire::Method;
 
 use crate::harness::{
@@ -17,6 +18,7 @@ use crate::harness::{
 };
 use crate::mobility::{begin, exchange, resume};
 use crate::not_run::not_run;
+use crate::realms::turnadmin;
 
 /// How long anything may take that has to come about; how long it does take is not judged.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -223,6 +225,105 @@ fn the_first_request_after_a_kill_is_not_asked_for_another_nonce() {
     });
     client.exchange(&refresh).expect(200);
     server.stop_kept(processes.keeper);
+}
+
+#[test]
+fn a_peer_that_the_database_denies_is_not_reached_after_a_kill_before_it_is_read() {
+    let site = Site::new();
+    let files = Files::new(&[site.ip(8)]);
+    let server = relay(site, &[&files.option()]);
+    let mut processes = Processes::of(&server);
+    let peer = peer_socket(site.ip(7));
+    let at = peer.local_addr().expect("bound");
+    let denied = SocketAddr::new(site.ip(8), 7000);
+    let mut call = Call::between(Client::new(site.ip(2), &server), peer);
+    call.client.create_permission(&[denied]).expect(403);
+
+    files.take_away();
+    processes.kill_relay(&server, &mut || tick(std::slice::from_mut(&mut call)));
+    let client = &mut call.client;
+    let permit = client.signed(Method::CREATE_PERMISSION, |writer| {
+        writer.xor_peer_address(denied);
+    });
+    client.send_raw(&permit);
+    client.channel_bind(channel(0), at).expect(200);
+    files.put_back();
+    client.exchange(&permit).expect(403);
+    let another = SocketAddr::new(site.ip(9), 7000);
+    client.create_permission(&[another]).expect(200);
+    let accounting = server.stop_kept(processes.keeper);
+    assert!(accounting.dropped_as("users_due") > 0);
+}
+
+#[test]
+fn who_has_a_database_without_rules_for_peers_reaches_new_ones_after_a_kill_before_it_is_read() {
+    let site = Site::new();
+    let files = Files::new(&[]);
+    let server = relay(site, &[&files.option()]);
+    let mut processes = Processes::of(&server);
+    let mut client = Client::new(site.ip(2), &server);
+    client.allocate();
+    files.take_away();
+    processes.kill_relay(&server, &mut pause);
+    let new = SocketAddr::new(site.ip(9), 7000);
+    client.create_permission(&[new]).expect(200);
+    server.stop_kept(processes.keeper);
+}
+
+#[test]
+fn no_peer_is_reached_after_a_start_before_the_database_is_read_that_may_deny_it() {
+    let site = Site::new();
+    // Whoever connects is never accepted, and so never answered.
+    let hangs = TcpListener::bind((site.ip(1), 0)).expect("bound");
+    let port = hangs.local_addr().expect("bound").port();
+    let named = format!("--redis-userdb=ip={} port={port}", site.ip(1));
+    let server = relay(site, &[&named]);
+    let waits = "it serves nobody until it is read, and whatever names a new peer waits";
+    assert!(server.greeting().contains(waits), "{}", server.greeting());
+    let mut client = Client::new(site.ip(2), &server);
+    client.allocate();
+    let permit = client.signed(Method::CREATE_PERMISSION, |writer| {
+        writer.xor_peer_address(SocketAddr::new(site.ip(8), 7000));
+    });
+    client.send_raw(&permit);
+    client.settle();
+    client.refresh(0).expect(200);
+    assert_eq!(server.stop().dropped_as("users_due"), 1);
+}
+
+/// A user database in a directory that can be away, so that nobody can read it.
+struct Files(TempDir);
+
+impl Files {
+    /// Makes one that denies these peers. It has no user who is served, so nonces stay good when it is read.
+    fn new(denied: &[IpAddr]) -> Self {
+        let files = Self(tempfile::tempdir().expect("a directory"));
+        fs::create_dir(files.place()).expect("made");
+        let file = files.place().join("turndb");
+        turnadmin(&file, &["-A", "-u", "console", "-p", "of nobody"]);
+        let rows = rusqlite::Connection::open(&file).expect("opened");
+        for ip in denied {
+            let row = format!("insert into denied_peer_ip values('','{ip}')");
+            rows.execute_batch(&row).expect("written");
+        }
+        files
+    }
+
+    fn place(&self) -> PathBuf {
+        self.0.path().join("here")
+    }
+
+    fn option(&self) -> String {
+        format!("--userdb={}", self.place().join("turndb").display())
+    }
+
+    fn take_away(&self) {
+        fs::rename(self.place(), self.0.path().join("away")).expect("renamed");
+    }
+
+    fn put_back(&self) {
+        fs::rename(self.0.path().join("away"), self.place()).expect("renamed");
+    }
 }
 
 #[test]

@@ -147,6 +147,7 @@ fn refusal(why: TunnelRefusal) -> Refusal {
         TunnelRefusal::Forbidden => Refusal::Prohibited,
         TunnelRefusal::NoCapacity => Refusal::NoCapacity,
         TunnelRefusal::QuotaReached => Refusal::Crowded,
+        TunnelRefusal::RulesDue => Refusal::UsersDue,
         TunnelRefusal::Unroutable => Refusal::Unroutable,
     }
 }

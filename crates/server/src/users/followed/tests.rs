@@ -128,6 +128,41 @@ fn engines_that_are_let_go_are_freed_by_the_thread_that_follows() {
 }
 
 #[test]
+fn rules_for_peers_are_due_until_the_first_reading_also_by_another_configuration() {
+    let mut fixture = fixture();
+    fixture.change("insert into denied_peer_ip values('','192.0.2.1')");
+    let mut due = base();
+    Arc::make_mut(&mut due).answers.are_peer_rules_due = true;
+    fixture.followed = Followed::new(wanted(), due);
+    assert_eq!(fixture.followed.denies(), None);
+    let of = |wanted: Wanted| Base {
+        engine: base(),
+        wanted,
+        has_same_users: true,
+    };
+    let records = Records::default();
+    let outcome = fixture.followed.rebase(of(wanted()), &records);
+    assert!(outcome.engine.unwrap().answers.are_peer_rules_due);
+    let engine = fixture.look().engine.expect("read");
+    assert!(!engine.answers.are_peer_rules_due);
+    assert_eq!(engine.policy.rules.len(), 1);
+    assert_eq!(fixture.followed.denies(), Some(true));
+    fixture.change("delete from denied_peer_ip");
+    fixture.look();
+    assert_eq!(fixture.followed.denies(), Some(false));
+    // Where rows have nothing to say of peers by now, nobody waits for them.
+    let mut due = base();
+    Arc::make_mut(&mut due).answers.are_peer_rules_due = true;
+    let mut followed = Followed::new(wanted(), due);
+    let without = Wanted {
+        peers: false,
+        ..wanted()
+    };
+    let outcome = followed.rebase(of(without), &records);
+    assert!(!outcome.engine.unwrap().answers.are_peer_rules_due);
+}
+
+#[test]
 fn an_error_is_said_once_and_so_is_its_end() {
     let missing = Source::Sqlite("/nonexistent/turndb".into());
     let error = DatabaseConnection::open(&missing)
