@@ -28,6 +28,9 @@ const USUAL_DIRECTORIES: [&str; 2] = ["/run/turnbuckle", "/run/turnserver"];
 /// Time between two looks at a relay that drains.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How long nobody may answer until a relay that drains has ended. With `survive` the next one, after a crash or an upgrade, drains on.
+const GONE_AFTER: Duration = Duration::from_secs(3);
+
 /// Look at a relay that runs, and steer it
 ///
 /// Exit codes: 0 done, 1 refused, or not healthy; 2 wrong command line; 3 no relay there, or no right to connect; 4 no answer in time.
@@ -446,14 +449,20 @@ impl Call {
     /// Waits until the relay has ended.
     async fn wait(&self, longest: Option<Duration>) -> Result<(), Failure> {
         let deadline = longest.map(|longest| Instant::now() + longest);
+        let mut unanswered_since = None;
         loop {
             match self.client.ask(Method::GET, "/v1/drain").await {
                 Ok(answer) if answer["draining"] != Value::Bool(true) => {
                     let why = "draining was called off";
                     return Err(Failure::Refused(why.to_owned()));
                 }
-                Ok(_) => {}
-                Err(Failure::Unreachable(_)) => return Ok(()),
+                Ok(_) => unanswered_since = None,
+                Err(Failure::Unreachable(_)) => {
+                    let since = *unanswered_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= GONE_AFTER {
+                        return Ok(());
+                    }
+                }
                 Err(failure) => return Err(failure),
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

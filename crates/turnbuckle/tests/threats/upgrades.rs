@@ -1,6 +1,7 @@
 //! V-63: another program takes the calls over, or cannot and the one before goes on. Both are this program, under other names or behind a script.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -139,6 +140,32 @@ fn a_relay_that_drains_drains_on_after_an_upgrade_and_after_a_kill_until_that_is
     upgrade(&steered, &["--json"], &mut pause).expect(0);
     client.refresh(0).expect(200);
     steered.server.assert_ends();
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_relay_that_drains_waits_on_for_the_next_one() {
+    let site = Site::new();
+    let steered = relay(site, &[]);
+    let mut processes = Processes::of(&steered.server);
+    let mut client = Client::new(site.ip(2), &steered.server);
+    client.allocate();
+    let mut command = Command::new(PROGRAM);
+    command.arg("ctl").arg("--socket").arg(&steered.socket);
+    command.args(["drain", "--wait"]).stdout(Stdio::piped());
+    let mut waiting = command.spawn().unwrap();
+    let mut said = BufReader::new(waiting.stdout.take().unwrap()).lines();
+    let draining = said.next().unwrap().unwrap();
+    assert_eq!(draining, "draining; 1 allocations and 0 tunnels left");
+    // Longer than between two of its looks there is no relay.
+    send(processes.keeper, Signal::SIGSTOP);
+    send(processes.relay, Signal::SIGKILL);
+    thread::sleep(Duration::from_millis(1200));
+    send(processes.keeper, Signal::SIGCONT);
+    processes.await_relay(&steered.server, &mut pause);
+    assert_eq!(waiting.try_wait().unwrap(), None);
+    client.refresh(0).expect(200);
+    steered.server.assert_ends();
+    assert!(waiting.wait().unwrap().success());
 }
 
 #[test]
