@@ -320,7 +320,7 @@ mod tests {
             panic!("a whole configuration");
         };
         let keys = KeyRing::new(&loaded.config);
-        let kept = Kept::new(2, &SigSet::empty(), Main::new().unwrap(), keys).unwrap();
+        let kept = Kept::new(2, &SigSet::empty(), Main::new().unwrap(), (keys, None)).unwrap();
         let shards = [KeptSockets::default(), KeptSockets::default()];
         let addresses = ["192.0.2.1:3478", "192.0.2.2:3478"].map(|it| it.parse().unwrap());
         let [own, shared]: [SocketAddr; 2] = addresses;
