@@ -16,7 +16,6 @@ use turnbuckle_masque::Asked;
 use turnbuckle_masque::h3::Payload;
 use turnbuckle_quic::ConnectionName;
 
-use self::payloads::lose;
 use super::lookups::Lookups;
 use crate::counters::QuicDrop;
 use crate::resolve::Resolver;
@@ -220,5 +219,13 @@ impl Door {
         // mutant: shards-carry-by-any-tunnel
         let stream = connection.streams.get(&client.connection.serial)?;
         Some((ConnectionName::at(place), *stream))
+    }
+}
+
+/// Drops payloads of a client that cannot be kept.
+fn lose(count: usize, hub: &Hub) {
+    if count > 0 {
+        hub.counters.datagrams.client_in.add(count as u64);
+        hub.counters.dropped(QuicDrop::Backlog, count as u64);
     }
 }

@@ -8,7 +8,7 @@ use turnbuckle_masque::h3::{NotSent, Payload, Way};
 use turnbuckle_quic::ConnectionName;
 
 use super::super::Quic;
-use super::Door;
+use super::{Door, lose};
 use crate::counters::{QuicDrop, ShardCounters};
 use crate::shard::hub::Hub;
 use crate::shard::train::payloads;
@@ -95,14 +95,6 @@ impl Quic {
         // mutant: shards-count-no-carried
         counters.datagrams.carried.add(carried);
         counters.connections.quic_queued.set(*queued);
-    }
-}
-
-/// Drops payloads of a client that cannot be kept.
-pub(super) fn lose(count: usize, hub: &Hub) {
-    if count > 0 {
-        hub.counters.datagrams.client_in.add(count as u64);
-        hub.counters.dropped(QuicDrop::Backlog, count as u64);
     }
 }
 
