@@ -47,6 +47,7 @@ pub use reload::{Reloaded, reload};
 pub use render::{compatibility, help, help_one, man, markdown, sample};
 pub use table::{entries, removed_keys, suggest};
 pub use topics::addresses::external::ExternalAddress;
+pub use topics::addresses::former::FormerRelays;
 pub use topics::addresses::local::LaterAddresses;
 pub use topics::addresses::{Addresses, PortRange};
 pub use topics::authentication::{Authentication, Credential, StaticUser};

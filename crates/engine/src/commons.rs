@@ -38,7 +38,7 @@ impl Commons {
     pub fn new(config: &Config) -> Arc<Self> {
         let limits = &config.limits;
         Arc::new(Self {
-            ports: PortPools::new(&config.relays.addresses, &config.relays.ports),
+            ports: PortPools::of(&config.relays),
             quota: QuotaLedger::new(config),
             reservations: Reservations::new(limits.reservations),
             rotation: Rotation::default(),

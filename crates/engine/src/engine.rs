@@ -117,8 +117,8 @@ impl<R: Random> Engine<R> {
     /// Makes a shared relay socket known: its name and the address it is bound to, one of [`crate::SharedRelays::addresses`]. Allocations
     /// of its family are made on it.
     pub fn add_shared_relay(&mut self, endpoint: Endpoint, local: SocketAddr) {
-        let relays = &self.rules.config.relays.addresses;
-        let relay = relays.iter().find(|relay| relay.local == local.ip());
+        let mut relays = self.rules.config.relays.all();
+        let relay = relays.find(|relay| relay.local == local.ip());
         let external = relay.and_then(|relay| relay.external);
         let external = external.map_or(local, |ip| SocketAddr::new(ip, local.port()));
         self.rules.shared[Family::of(&local).index()] = Some(Arc::new(SharedRelay {

@@ -30,7 +30,7 @@ impl Policies {
         let own = OwnAddresses {
             services: shared.clone(),
             interfaces: Vec::new(),
-            relays: config.relays.addresses.iter().map(own_relay).collect(),
+            relays: config.relays.all().map(own_relay).collect(),
             relay_ports: config.relays.ports.clone(),
         };
         let mut policies = Self {

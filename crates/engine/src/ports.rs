@@ -13,7 +13,7 @@ use core::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::config::RelayAddress;
+use crate::config::{RelayAddress, RelayConfig};
 use crate::id::{Family, RelayProtocol};
 use crate::policy::AllowedPeer;
 
@@ -59,10 +59,28 @@ pub struct PortCounts {
 }
 
 impl PortPools {
-    pub(crate) fn new(addresses: &[RelayAddress], range: &RangeInclusive<u16>) -> Arc<Self> {
-        let pools = addresses
-            .iter()
-            .map(|&address| OnceLock::from(Pool::new(address, range)))
+    /// Makes the pools of a server that is to lease ports of `config.addresses`.
+    pub(crate) fn of(config: &RelayConfig) -> Arc<Self> {
+        Self::made(&config.addresses, &config.former, &config.ports)
+    }
+
+    #[cfg(test)]
+    fn new(addresses: &[RelayAddress], range: &RangeInclusive<u16>) -> Arc<Self> {
+        Self::made(addresses, &[], range)
+    }
+
+    fn made(
+        addresses: &[RelayAddress],
+        former: &[RelayAddress],
+        range: &RangeInclusive<u16>,
+    ) -> Arc<Self> {
+        let is_former = |it: &&RelayAddress| addresses.iter().all(|now| now.local != it.local);
+        let named = addresses.iter().map(|&it| Pool::new(it, range, true));
+        let waited_for = former.iter().filter(is_former);
+        let waited_for = waited_for.map(|&it| Pool::new(it, range, false));
+        let pools = named
+            .chain(waited_for)
+            .map(OnceLock::from)
             .chain(core::iter::repeat_with(OnceLock::new).take(LATER_MAX))
             .collect();
         Arc::new(Self {
@@ -83,7 +101,7 @@ impl PortPools {
             }
             if let Some(empty) = self.pools.iter().find(|pool| pool.get().is_none()) {
                 // Filled meanwhile only if two threads set addresses at the same time.
-                let _ = empty.set(Pool::new(address, &self.range));
+                let _ = empty.set(Pool::new(address, &self.range, true));
             }
         }
     }
@@ -175,11 +193,11 @@ impl PortPools {
 }
 
 impl Pool {
-    fn new(address: RelayAddress, range: &RangeInclusive<u16>) -> Self {
+    fn new(address: RelayAddress, range: &RangeInclusive<u16>, is_in_use: bool) -> Self {
         Self {
             address,
             ports: Bitmap::new(range),
-            is_in_use: AtomicBool::new(true),
+            is_in_use: AtomicBool::new(is_in_use),
         }
     }
 

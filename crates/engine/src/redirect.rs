@@ -92,7 +92,7 @@ fn serves_itself(alternates: &[Alternate], request: &Request<'_>, rules: &Rules)
     if rules.config.redirection.exempt.contains(&local) {
         return true;
     }
-    let relays = rules.config.relays.addresses.iter();
+    let relays = rules.config.relays.all();
     let external: Option<IpAddr> = relays
         .filter(|relay| relay.local == local.ip())
         .find_map(|relay| relay.external);

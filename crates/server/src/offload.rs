@@ -297,8 +297,10 @@ pub(crate) fn devices(config: &Config) -> Result<Vec<Device>, String> {
 
 fn devices_by(config: &Config, netlink: &mut Netlink) -> Result<Vec<Device>, String> {
     let listeners = config.addresses.listeners.iter().map(|it| it.ip());
+    let former = config.addresses.former.addresses.iter();
+    let relays = config.addresses.relays.iter().copied();
     let used: Vec<IpAddr> = listeners
-        .chain(config.addresses.relays.iter().copied())
+        .chain(relays.chain(former.map(|it| it.local)))
         .collect();
     let all = get_if_addrs().map_err(|error| format!("cannot read the addresses: {error}"))?;
     let mut devices: Vec<Device> = Vec::new();

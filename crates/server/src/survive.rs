@@ -22,7 +22,7 @@ mod keeper;
 mod kept;
 mod listing;
 mod staying;
-mod takeover;
+pub(crate) mod takeover;
 mod trial;
 pub(crate) mod upgrade;
 mod upgrading;
@@ -122,6 +122,13 @@ impl Survival {
         left.sort_unstable();
         left.dedup();
         left
+    }
+
+    /// Leaves a takeover to that relay.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, takeover: Takeover) -> Self {
+        self.takeover = takeover;
+        self
     }
 
     /// Returns whether there was a relay before.

@@ -263,6 +263,7 @@ fn relays(config: &Config) -> RelayConfig {
         addresses: addresses
             .map(|&local| relay_address(config, local))
             .collect(),
+        former: from.former.addresses.clone(),
         ports: from.relay_ports.min.get()..=from.relay_ports.max.get(),
         udp: config.relays.udp,
         shared: config.datapath.shared_relays.map(|shared| SharedRelays {
@@ -277,17 +278,15 @@ fn relays(config: &Config) -> RelayConfig {
     }
 }
 
-/// Returns where each shard binds its shared relay sockets, of IPv4 and of IPv6: on the first relay address of the family.
+/// Returns where each shard binds its shared relay sockets, of IPv4 and of IPv6.
 pub(crate) fn shared_addresses(
     config: &Config,
     shared: SharedRelayPorts,
 ) -> Vec<[Option<SocketAddr>; 2]> {
-    let relays = &config.addresses.relays;
-    let first = [false, true].map(|v6| relays.iter().find(|relay| relay.is_ipv6() == v6).copied());
+    let [v4, v6] = config.addresses.shared_relays();
     let shards = 0..config.datapath.shards.get();
     shards
         .map(|shard| {
-            let [v4, v6] = first;
             let ports = shared.ports_of(shard);
             [v4.zip(Some(ports[0])), v6.zip(Some(ports[1]))].map(|at| at.map(SocketAddr::from))
         })

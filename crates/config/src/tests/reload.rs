@@ -217,3 +217,22 @@ fn whether_there_is_a_user_database_is_a_matter_of_the_start() {
         assert_eq!(text(&reloaded.loaded.config), text(&running.config));
     }
 }
+
+#[test]
+fn what_calls_of_before_need_of_relay_addresses_outlives_a_reload() {
+    let mut running = of("user=a:b\nrelay-ip=10.1.2.3\nrelay-ip=10.1.2.4\n");
+    let relayed = |local: &str| turnbuckle_engine::Relayed {
+        local: local.parse().unwrap(),
+        external: local.parse().unwrap(),
+    };
+    let addresses = &mut running.config.addresses;
+    addresses.keep_relay(&relayed("10.1.2.5:50000"));
+    addresses.keep_shared_relay(&relayed("10.1.2.4:3480"));
+    let former = addresses.former.clone();
+    assert_eq!(former.addresses.len(), 1);
+    assert_eq!(addresses.shared_relays()[0], "10.1.2.4".parse().ok());
+    let next = of("user=c:d\nrelay-ip=10.1.2.3\nmax-bps=64000\n");
+    let reloaded = reload(&running, &next, &machine()).unwrap();
+    assert!(!reloaded.changed.is_empty());
+    assert_eq!(reloaded.loaded.config.addresses.former, former);
+}

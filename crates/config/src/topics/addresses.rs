@@ -1,6 +1,7 @@
 //! Listening, relay and external addresses and ports (coturn inventory §1.1): names looked up, wildcards replaced, and whether they fit together.
 
 pub(crate) mod external;
+pub(crate) mod former;
 pub(crate) mod local;
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,6 +10,7 @@ use std::num::NonZeroU16;
 use turnbuckle_engine::{AddressRange, DefaultFamily};
 
 use self::external::{ExternalAddress, external_addresses};
+use self::former::FormerRelays;
 use self::local::{Chosen, LaterAddresses, choose, outward};
 use super::auxiliary;
 use super::nat_discovery::{self, NatDiscovery};
@@ -62,6 +64,8 @@ pub struct Addresses {
     pub tcp: bool,
     /// Local addresses for relayed transport addresses; never empty, no duplicates, no wildcard.
     pub relays: Vec<IpAddr>,
+    /// Where calls relay from that a server before has left to this one.
+    pub former: FormerRelays,
     /// One-to-one address translation in front of this machine; at most one entry per private address.
     pub external: Vec<ExternalAddress>,
     /// How addresses that the machine gets later are treated.
@@ -429,6 +433,7 @@ pub(crate) fn finish(
         udp: !given.no_udp,
         tcp: !given.no_tcp,
         relays,
+        former: FormerRelays::default(),
         external,
         later: LaterAddresses {
             external_of_all,

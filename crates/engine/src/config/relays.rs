@@ -11,6 +11,8 @@ use crate::unverified::Rate;
 pub struct RelayConfig {
     /// Where relayed transport addresses come from; a family without an entry is not supported (440).
     pub addresses: Vec<RelayAddress>,
+    /// Where allocations that are rebuilt may relay from too, because a server before did; others only on a shared socket.
+    pub former: Vec<RelayAddress>,
     /// The ports of relayed transport addresses, the same on every relay address (RFC 8656 §7.2: 49152 to 65535).
     pub ports: RangeInclusive<u16>,
     /// Whether allocations with UDP relayed transport addresses are granted; without it they are forbidden (403).
@@ -31,10 +33,18 @@ pub struct RelayConfig {
     pub dont_fragment: bool,
 }
 
+impl RelayConfig {
+    /// Returns all addresses that relay sockets may have, those of new allocations first.
+    pub fn all(&self) -> impl Iterator<Item = &RelayAddress> {
+        self.addresses.iter().chain(&self.former)
+    }
+}
+
 impl Default for RelayConfig {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
+            former: Vec::new(),
             ports: 49152..=65535,
             udp: true,
             shared: None,

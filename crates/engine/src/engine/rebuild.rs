@@ -1,7 +1,8 @@
 //! An engine made again from the changes of another one: after a restart, in a new process, in a test.
 //!
 //! What the records say is put in place as it was, names included; deadlines that have passed meanwhile are found by the timers. An
-//! allocation whose socket, listener or port is not there any more ends as [`EndCause::Lost`].
+//! allocation whose socket, listener or port is not there any more ends as [`EndCause::Lost`]. Its port may be of an address that new
+//! ones do not get ([`crate::RelayConfig::former`]).
 
 mod record;
 

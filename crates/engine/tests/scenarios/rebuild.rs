@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_engine::{
-    Change, Commons, Config, Connection, DropReason, EndCause, Endpoint, Engine,
+    Change, Commons, Config, Connection, DropReason, EndCause, Endpoint, Engine, RelayAddress,
 };
 use turnbuckle_wire::{MessageWriter, Method};
 
@@ -102,6 +102,76 @@ fn an_allocation_without_its_socket_listener_or_port_is_lost_and_reported() {
         |address| server.endpoint_at(address),
     ));
     rebuilt.assert_nothing_is_held(); // its socket was closed
+}
+
+/// Returns a relay address behind a NAT that maps it one to one.
+fn mapped(local: &str, external: &str) -> RelayAddress {
+    RelayAddress {
+        local: local.parse().unwrap(),
+        external: Some(external.parse().unwrap()),
+    }
+}
+
+#[test]
+fn calls_go_on_at_an_address_that_new_ones_do_not_get_any_more() {
+    let before = mapped("10.0.0.1", "93.184.1.1");
+    let mut server = Server::with(|config| config.relays.addresses = vec![before]);
+    let mut one = server.client(CLIENT);
+    let mut other = server.client("203.0.113.8:1");
+    let relayed = server.allocate(&mut one);
+    let to_other = server.allocate(&mut other).to_string();
+    server.bind(&mut one, 0x4000, &to_other).success();
+    let history = server.take_changes();
+
+    let mut config = (*server.config).clone();
+    let now = mapped("10.0.0.2", "93.184.1.2");
+    config.relays.addresses = vec![now];
+    config.relays.former = vec![before];
+    let mut rebuilt = rebuild_with(&server, &history, Arc::new(config), |address| {
+        server.endpoint_at(address)
+    });
+    assert!(rebuilt.take_changes().is_empty(), "none is lost");
+    let route = rebuilt.channel_data(&one, 0x4000).unwrap();
+    let local = SocketAddr::new(before.local, to_other.parse::<SocketAddr>().unwrap().port());
+    assert_eq!(route.peer.address(), local, "it stays on the machine");
+    // What else is at that address is the server's own, as before.
+    for own in ["10.0.0.1:80", "93.184.1.1:80"] {
+        assert_eq!(rebuilt.bind(&mut one, 0x4001, own).code(), Some(403));
+    }
+    rebuilt.permit(&mut one, &to_other).success();
+    let free = SocketAddr::new(relayed.ip(), u16::MAX);
+    assert!(![relayed.to_string(), to_other].contains(&free.to_string()));
+    let sent = rebuilt.send(&mut one, &free.to_string(), b"data");
+    assert_eq!(sent, Err(DropReason::PeerForbidden));
+
+    for client in 1..=20 {
+        let mut new = rebuilt.client(&format!("203.0.113.9:{client}"));
+        let relayed = rebuilt.allocate(&mut new);
+        assert_eq!(Some(relayed.ip()), now.external);
+        rebuilt.refresh(&mut new, 0).success();
+    }
+    rebuilt.refresh(&mut one, 0).success();
+    rebuilt.refresh(&mut other, 0).success();
+    rebuilt.assert_nothing_is_held();
+}
+
+#[test]
+fn a_family_that_only_calls_of_before_have_is_not_supported() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    let history = server.take_changes();
+    let mut config = (*server.config).clone();
+    config.relays.former = config.relays.addresses.drain(..1).collect();
+    let mut rebuilt = rebuild_with(&server, &history, Arc::new(config), |address| {
+        server.endpoint_at(address)
+    });
+    rebuilt.refresh(&mut client, 600).success();
+    let mut new = rebuilt.client("203.0.113.8:1");
+    let answer = rebuilt.ask(&mut new, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17);
+    });
+    assert_eq!(answer.code(), Some(440));
 }
 
 /// The simulator lost an allocation in a restart and then played back the request that had created it.

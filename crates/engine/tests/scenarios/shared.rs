@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use turnbuckle_engine::{
-    Change, Commons, Config, DropReason, Endpoint, Engine, IcmpError, Outcome, SharedRelays,
+    Change, Commons, Config, DropReason, Endpoint, Engine, IcmpError, Outcome, RelayAddress,
+    SharedRelays,
 };
 use turnbuckle_wire::{AddressFamily, Method};
 
@@ -380,4 +381,43 @@ fn a_rebuilt_engine_knows_whose_each_peer_is() {
     }
     assert_eq!(rebuilt.bind(&mut one, 0x4001, &peer(3)).code(), Some(400));
     assert_eq!(rebuilt.channel_data(&other, 0x4000).unwrap().relay, SHARED);
+}
+
+#[test]
+fn calls_on_a_shared_socket_go_on_at_an_address_that_is_named_no_more() {
+    let external = "93.184.1.1".parse().unwrap();
+    let mut server = start_with(|config| config.relays.addresses[0].external = Some(external));
+    let mut client = server.client(CLIENT);
+    let relayed = server.allocate(&mut client);
+    server.bind(&mut client, 0x4000, &peer(1)).success();
+    let history = server.take_changes();
+    let mut config = (*server.config).clone();
+    let former = std::mem::replace(
+        &mut config.relays.addresses[0],
+        RelayAddress {
+            local: "192.0.2.2".parse().unwrap(),
+            external: None,
+        },
+    );
+    config.relays.former = vec![former];
+    let config = Arc::new(config);
+    let commons = Commons::new(&config);
+    let random = Seeded::new(1);
+    let engine = Engine::rebuild(
+        Arc::clone(&config),
+        Arc::clone(&commons),
+        random.clone(),
+        server.now,
+        listeners(),
+        history,
+        |local| (local == at(RELAY)).then_some(SHARED),
+    );
+    let mut rebuilt = Server::around(engine, config, commons, random);
+    rebuilt.now = server.now;
+    assert_eq!(receiver(&mut rebuilt, &peer(1)), Ok(at(CLIENT)));
+    assert_eq!(rebuilt.channel_data(&client, 0x4000).unwrap().relay, SHARED);
+    // Whoever comes shares the socket too, and is told the address that peers reach it by.
+    let mut other = rebuilt.client(OTHER);
+    assert_eq!(rebuilt.allocate(&mut other), relayed);
+    assert_eq!(relayed.ip(), external);
 }

@@ -88,6 +88,14 @@ pub(super) fn running(config: &Config, running: &Running<'_>, out: &mut impl Wri
             ports.min, ports.max
         );
     }
+    let former = &config.addresses.former;
+    for relay in &former.addresses {
+        let local = relay.local;
+        // New calls share a socket there, which has a line of its own.
+        if !former.shared.contains(&Some(local)) {
+            let _ = writeln!(out, "calls go on at {local}, and none begins there");
+        }
+    }
     shared_relays(config, out);
     if config.persona == Persona::Turnserver {
         as_coturn(config, running, out);

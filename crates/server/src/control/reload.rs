@@ -45,6 +45,11 @@ impl Configuration {
         &self.loaded.config
     }
 
+    /// Returns what holds, for what a relay has to go on with that it takes calls over from.
+    pub(super) fn running_mut(&mut self) -> &mut Config {
+        &mut self.loaded.config
+    }
+
     /// Returns what holds key by key, secrets masked.
     pub(super) fn effective(&self) -> Vec<Effective> {
         config::effective(&self.loaded)

@@ -51,7 +51,7 @@ pub fn serve_and_reload<C: Control>(
     out: &mut impl Output,
     control: C,
 ) -> Result<Accounting, ServeError> {
-    let config = &configuration.running().clone();
+    let config = configuration.running();
     let (events, inbox) = events::channel();
     let shards = usize::from(config.datapath.shards.get());
     let (outlets, session_events) = match C::Attached::wants_events(config) {
@@ -69,13 +69,14 @@ pub fn serve_and_reload<C: Control>(
     let left = survival.as_ref().map_or(0, |_| DESCRIPTORS_OF_KEEPERS);
     let descriptors = raise_descriptor_limit(left);
     let mut relay = start(
-        config,
+        configuration.running_mut(),
         survival.as_mut(),
         descriptors,
         &events,
         &outlets,
         out,
     )?;
+    let config = &configuration.running().clone();
     // Before anybody is heard, and before a probe is told that this relay is ready.
     // guard: V-63-drain
     if relay.drain.is_left_over() {

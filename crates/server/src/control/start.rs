@@ -48,13 +48,14 @@ pub(super) struct Started {
 }
 
 /// Opens all sockets, or takes over those in the `survival` with all that belongs to them, and prints what the relay serves. The process may have so
-/// many `descriptors`. Each shard has one of `outlets` for its events; without a consumer there are none.
+/// many `descriptors`. Each shard has one of `outlets` for its events; without a consumer there are none. The `config` has then what calls need of it
+/// that are taken over.
 ///
 /// # Errors
 ///
 /// What could not be set up.
 pub(super) fn start(
-    config: &Config,
+    config: &mut Config,
     mut survival: Option<&mut Survival>,
     descriptors: Option<u64>,
     events: &SyncSender<Event>,
@@ -69,6 +70,9 @@ pub(super) fn start(
         }
         None => (Takeover::none(count), Vec::new(), KeyRing::new(config)),
     };
+    // Before anything is made from the configuration, and in what a reload begins with.
+    takeover.keep_relays(config);
+    let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
     let devices = [
         ("listening-device", &config.addresses.listening_device),

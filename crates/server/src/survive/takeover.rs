@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::net::{getsockname, ipproto, sockopt};
 use turnbuckle_datapath::offload::Attachment;
 use turnbuckle_datapath::{KeptSockets, SocketKind};
-use turnbuckle_engine::{AllocationId, Belongings, Change};
+use turnbuckle_engine::{AllocationId, Belongings, Change, Relayed};
 use turnbuckle_sys::keeper::Inherited;
 
 use super::handed::Handed;
 use super::kept::Kept;
 use super::listing::Listed;
+use crate::config::Config;
 use crate::journal::{Memory, Segments};
 
 /// What each shard takes over; nothing if there was no relay before.
@@ -55,6 +56,12 @@ impl Record {
             allocations: relays_by_allocation(&changes).len(),
             changes,
         }
+    }
+
+    /// Returns where allocations on record relay from. Those that share a socket have one address.
+    fn relays(&self) -> impl Iterator<Item = Relayed> {
+        let relays = relays_by_allocation(&self.changes);
+        relays.into_values().flatten()
     }
 }
 
@@ -204,10 +211,7 @@ impl Takeover {
                     "the calls of shard {index} are lost, because its journal is not used: {why}"
                 )),
             }
-            for address in relays_by_allocation(&shard.record.changes)
-                .into_values()
-                .flatten()
-            {
+            for Relayed { local: address, .. } in shard.record.relays() {
                 if let Some(descriptor) = by_address.remove(&address) {
                     shard.sockets.put(SocketKind::Relay, address, descriptor);
                 }
@@ -222,6 +226,28 @@ impl Takeover {
             .iter()
             .map(|shard| shard.record.allocations)
             .sum()
+    }
+
+    /// Has the calls on record go on where they relay from, whatever the configuration has come to say of it, if their sockets are there.
+    pub(crate) fn keep_relays(&self, config: &mut Config) {
+        for (index, shard) in self.shards.iter().enumerate() {
+            let shared = config.datapath.shared_relays.zip(u16::try_from(index).ok());
+            let shared = shared.map(|(shared, index)| shared.ports_of(index));
+            let relays = shard.record.relays();
+            let mut relays: Vec<_> = relays
+                .filter(|relay| shard.sockets.has(SocketKind::Relay, relay.local))
+                .collect();
+            // In the order of the addresses, whatever that of the record.
+            relays.sort_unstable_by_key(|relay| relay.local);
+            for relay in &relays {
+                let family = usize::from(relay.local.is_ipv6());
+                if shared.is_some_and(|ports| ports[family] == relay.local.port()) {
+                    config.addresses.keep_shared_relay(relay);
+                } else {
+                    config.addresses.keep_relay(relay);
+                }
+            }
+        }
     }
 
     /// Returns whether one of the listening sockets has this address.
@@ -259,14 +285,13 @@ fn by_number(inherited: Inherited) -> io::Result<HashMap<RawFd, OwnedFd>> {
         .collect())
 }
 
-/// Returns the addresses on this host that allocations on record relay from.
-fn relays_by_allocation(changes: &[Change]) -> HashMap<AllocationId, Vec<SocketAddr>> {
+/// Returns where each allocation on record relays from.
+fn relays_by_allocation(changes: &[Change]) -> HashMap<AllocationId, Vec<Relayed>> {
     let mut relays_by_allocation = HashMap::new();
     for change in changes {
         match change {
             Change::Created(created) => {
-                let locals = created.relays.iter().map(|relayed| relayed.local);
-                relays_by_allocation.insert(created.allocation, locals.collect());
+                relays_by_allocation.insert(created.allocation, created.relays.clone());
             }
             Change::Ended(ended) => {
                 relays_by_allocation.remove(&ended.allocation);
@@ -303,47 +328,4 @@ impl Open {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-
-    use nix::sys::signal::SigSet;
-
-    use super::*;
-    use crate::config::{Machine, Request, load};
-    use crate::control::keys::KeyRing;
-    use crate::survive::staying::Main;
-
-    #[test]
-    fn where_another_process_listens_too_is_handed_on_from_relay_to_relay() {
-        let machine = Machine::discover().unwrap();
-        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
-            panic!("a whole configuration");
-        };
-        let keys = KeyRing::new(&loaded.config);
-        let kept = Kept::new(2, &SigSet::empty(), Main::new().unwrap(), (keys, None)).unwrap();
-        let shards = [KeptSockets::default(), KeptSockets::default()];
-        let addresses = ["192.0.2.1:3478", "192.0.2.2:3478"].map(|it| it.parse().unwrap());
-        let [own, shared]: [SocketAddr; 2] = addresses;
-        let mut left = HashMap::new();
-        for shard in &shards {
-            for address in addresses {
-                // A socket is known by its cookie, whatever it is bound to.
-                let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
-                left.insert(socket.as_raw_fd(), socket.try_clone().unwrap());
-                shard.put(SocketKind::Datagrams, address, socket);
-            }
-        }
-        for wanted in [vec![], vec![shared], vec![own, shared]] {
-            kept.list(&shards, &wanted).unwrap();
-            let left = left.iter().map(|(number, it)| (*number, it.try_clone()));
-            let left = left.map(|(number, it)| (number, it.unwrap())).collect();
-            let takeover = Takeover::sort(kept.listed().unwrap(), &kept.journals, left);
-            assert_eq!(takeover.complaints, Vec::<String>::new());
-            assert_eq!(takeover.listeners, 4);
-            assert_eq!(takeover.shared, wanted);
-            for address in addresses {
-                assert!(takeover.listens(SocketKind::Datagrams, address));
-            }
-        }
-    }
-}
+pub(crate) mod tests;

@@ -227,9 +227,9 @@ impl Followed {
     /// Returns the rules that deny the hosts of the database.
     fn rules_of_hosts(&self) -> Vec<Rule> {
         // On an address of relays all ports but relayed ones are denied already.
-        let relays = &self.base.relays.addresses;
+        let relays = &self.base.relays;
         let is_of_relays =
-            |ip| (relays.iter()).any(|relay| relay.local == ip || relay.external == Some(ip));
+            |ip| (relays.all()).any(|relay| relay.local == ip || relay.external == Some(ip));
         let hosts = self.hosts.iter().filter(|&&ip| !is_of_relays(ip));
         let deny = |&ip: &IpAddr| Rule {
             action: Action::Deny,

@@ -20,6 +20,8 @@ pub struct LaterAddresses {
     pub follows_relays: bool,
     /// IPv6 is relayed too in that case.
     pub relays_ipv6: bool,
+    /// Relay addresses are those that the machine had: neither they nor addresses to listen on were named.
+    pub relays_are_found: bool,
     /// External addresses of relay addresses that come later; the first of a family is used.
     pub external_of_all: Vec<IpAddr>,
 }
@@ -112,6 +114,7 @@ pub(crate) fn choose(
             every_ipv6,
             follows_relays: !is_chosen && (every_ipv4 || every_ipv6),
             relays_ipv6: !is_closed,
+            relays_are_found: !is_chosen,
             external_of_all: Vec::new(),
         },
     }

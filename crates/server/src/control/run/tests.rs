@@ -98,14 +98,14 @@ impl Running {
         else {
             panic!("a whole configuration");
         };
-        let config = loaded.config;
+        let mut config = loaded.config;
         let (events, inbox) = events::channel();
         let mut out = Unread::default();
         let (outlets, session_events) = Events::channel(2);
         let mut upgrading = Upgrading::new(events.clone());
         let mut survival = survival(&config);
         let mut relay = start(
-            &config,
+            &mut config,
             survival.as_mut(),
             None,
             &events,

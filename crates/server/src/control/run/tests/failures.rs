@@ -1,6 +1,9 @@
 //! A shard that fails and has a journal is built anew with its calls.
 
+use turnbuckle_engine::{AllocationId, Change, Relayed, Time};
+
 use super::*;
+use crate::survive::takeover::tests::{call, of_first_shard};
 
 impl Call {
     /// Sends a datagram each way, with this number.
@@ -242,6 +245,56 @@ fn a_client_that_has_moved_is_found_whichever_of_its_two_shards_panics() {
             writer.lifetime(0);
         });
     answer.expect(200);
+    let (ended, accounting, _) = running.end();
+    ended.unwrap();
+    assert!(accounting.balances(), "{}", accounting.line());
+}
+
+#[test]
+fn calls_that_are_taken_over_go_on_at_an_address_that_is_not_in_the_configuration() {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let local = SocketAddr::from(([127, 128 | high & 63, middle, low], 30_007));
+    let relay = UdpSocket::bind(local).unwrap();
+    relay.set_nonblocking(true).unwrap();
+    let relayed = relay.local_addr().unwrap();
+    let ip = relayed.ip();
+    let [client, peer] = [0; 2].map(|_| UdpSocket::bind((ip, 0)).unwrap());
+    client.set_nonblocking(true).unwrap();
+    let from = client.local_addr().unwrap();
+    let mut running = Running::start_with(15, &[], |config| {
+        let created = call(
+            7,
+            [from, config.addresses.listeners[0]],
+            Relayed {
+                local: relayed,
+                external: relayed,
+            },
+        );
+        let permission = Change::PermissionInstalled {
+            allocation: AllocationId::from_u64(7),
+            peer: ip,
+            expires: Time::from_secs(1 << 32),
+        };
+        let socket = |_| relay.try_clone().unwrap().into();
+        let takeover = of_first_shard(vec![created, permission], socket);
+        Some(Survival::alone(config).with(takeover))
+    });
+    drop(relay);
+    let goes_on = |running: &mut Running| {
+        peer.send_to(b"data", relayed).unwrap();
+        let mut buffer = [0; 256];
+        let len = running.until(|| client.recv(&mut buffer).ok());
+        assert!(buffer[..len].windows(4).any(|it| it == b"data"));
+    };
+    goes_on(&mut running);
+    running.fail(0);
+    goes_on(&mut running);
+    // New ones begin at the address that the configuration has.
+    for _ in 0..4 {
+        let mut client = Client::by_datagrams(running.server, "alice");
+        let (relayed, _) = running.allocate(&mut client);
+        assert_eq!(relayed.ip(), running.server.ip());
+    }
     let (ended, accounting, _) = running.end();
     ended.unwrap();
     assert!(accounting.balances(), "{}", accounting.line());

@@ -37,13 +37,13 @@ fn a_relay_leaves_behind_at_which_of_its_addresses_another_process_listens_too()
     let Ok(Wish::Run(loaded)) = load_turnserver(arguments.map(OsString::from), &machine) else {
         panic!("a whole configuration");
     };
-    let config = loaded.config;
+    let mut config = loaded.config;
     let (events, _inbox) = events::channel();
     let (outlets, _session_events) = Events::channel(2);
     let mut survival = Survival::alone(&config);
     let mut out = Unread::default();
     let started = start(
-        &config,
+        &mut config,
         Some(&mut survival),
         None,
         &events,
