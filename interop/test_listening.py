@@ -1,19 +1,23 @@
 """Addresses that come after the server, and servers that come after another one."""
 
 import contextlib
+import os
+import re
+import signal
 import socket
 
 import pytest
 
 from conftest import TARGET
 from harness import dialogue, waiting
-from harness.corpus import PRIVATE, Host
+from harness.corpus import PRIVATE, PUBLIC, Host
 from harness.dialogue import Dialogue
 from harness.process import Process
 from harness.topology import PREFIX, _ip
 
 LATE = "10.7.7.7"
 READY = " ready\n"
+ALLOCATE = (dialogue.ALLOCATE, (dialogue.REQUESTED_TRANSPORT, bytes((dialogue.UDP, 0, 0, 0))))
 
 
 @pytest.fixture
@@ -52,11 +56,14 @@ def _relayed(host, address) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.connect((address, 3478))
             talk = Dialogue(udp)
-            asked = (dialogue.ALLOCATE, (dialogue.REQUESTED_TRANSPORT, bytes((dialogue.UDP, 0, 0, 0))))
-            talk.use("alice", "wonderland", talk.ask(*asked))
-            return talk.ask(*asked).address(dialogue.XOR_RELAYED_ADDRESS)[0]
+            talk.use("alice", "wonderland", talk.ask(*ALLOCATE))
+            return talk.ask(*ALLOCATE).address(dialogue.XOR_RELAYED_ADDRESS)[0]
 
     return host.namespace.call(allocated)
+
+
+def _client() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def _add(host, address) -> None:
@@ -84,6 +91,25 @@ def a_machine_that_has_no_network_yet_is_relayed_from_when_it_has(host, tmp_path
         _await_listening(process, LATE)
         assert f"relaying from {LATE} from now on" in process.output
         assert {_relayed(host, LATE) for _ in range(8)} == {"192.0.2.77"}, "127.0.0.1 is no relay address any more"
+
+
+@pytest.mark.parametrize(("options", "later"), [((), PUBLIC), (("--listening-ip=0.0.0.0",), PUBLIC), (("--multiplex-peer",), PRIVATE)])
+def calls_at_a_private_address_outlive_the_relay_when_a_public_one_has_come(host, tmp_path, options, later):
+    _ip("-n", host.namespace.name, "address", "del", f"{PUBLIC}/24", "dev", "net")
+    with _turnserver(host, tmp_path, "--survive=on", *options) as process, host.namespace.call(_client) as udp:
+        udp.connect((PRIVATE, 3478))
+        talk = Dialogue(udp)
+        talk.use("alice", "wonderland", talk.ask(*ALLOCATE))
+        assert talk.ask(*ALLOCATE).address(dialogue.XOR_RELAYED_ADDRESS)[0] == PRIVATE
+        _add(host, PUBLIC)
+        for deaths in range(1, 3):
+            relays = re.findall(r"survive: process \d+ is the keeper of process (\d+)", process.output)
+            os.kill(int(relays[-1]), signal.SIGKILL)
+            waiting.await_condition(lambda: process.output.count(READY) > deaths or not process.running, "the next relay")
+            assert process.output.count(" 1 of 1 allocations from the process before") == deaths, process.output
+            assert talk.ask(dialogue.REFRESH).code == 0
+        assert {_relayed(host, PRIVATE) for _ in range(8)} == {later}
+        assert process.terminate() == 0
 
 
 def an_address_that_is_not_there_yet_is_waited_for(host, tmp_path):
