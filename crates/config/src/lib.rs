@@ -49,7 +49,7 @@ pub use table::{entries, removed_keys, suggest};
 pub use topics::addresses::external::ExternalAddress;
 pub use topics::addresses::former::FormerRelays;
 pub use topics::addresses::local::LaterAddresses;
-pub use topics::addresses::{Addresses, PortRange};
+pub use topics::addresses::{Addresses, Devices, PortRange};
 pub use topics::authentication::{Authentication, Credential, StaticUser};
 pub use topics::clients::ClientLimits;
 pub use topics::console::Console;

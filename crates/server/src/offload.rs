@@ -201,8 +201,8 @@ fn served(has_quic: bool) -> FirstBytes {
 /// Starts the program.
 fn run(config: &Config, mut before: Vec<Attachment>) -> Result<(Running, String), String> {
     let given = [
-        &config.addresses.listening_device,
-        &config.addresses.relay_device,
+        &config.addresses.devices.listening,
+        &config.addresses.devices.relay,
     ];
     if given.into_iter().any(Option::is_some) {
         return Err(

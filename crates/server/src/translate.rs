@@ -70,8 +70,13 @@ pub(crate) fn datapath(
             ..BufferSettings::default()
         },
         devices: Devices {
-            listeners: config.addresses.listening_device.as_deref().map(Into::into),
-            relays: config.addresses.relay_device.as_deref().map(Into::into),
+            listeners: config
+                .addresses
+                .devices
+                .listening
+                .as_deref()
+                .map(Into::into),
+            relays: config.addresses.devices.relay.as_deref().map(Into::into),
         },
         ..Settings::default()
     }

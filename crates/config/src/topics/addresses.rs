@@ -74,10 +74,17 @@ pub struct Addresses {
     pub relay_ports: PortRange,
     /// Family of an allocation whose client requested none (RFC 8656 §7.2 says IPv4).
     pub default_family: DefaultFamily,
-    /// Network interface that listeners belong to.
-    pub listening_device: Option<Box<str>>,
-    /// Network interface that relay sockets belong to.
-    pub relay_device: Option<Box<str>>,
+    /// Network interfaces that sockets are bound to.
+    pub devices: Devices,
+}
+
+/// Network interfaces that sockets are bound to, beside their addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// The one that listeners belong to.
+    pub listening: Option<Box<str>>,
+    /// The one that relay sockets belong to.
+    pub relay: Option<Box<str>>,
 }
 
 /// Ports from `min` to `max`, both included; `min <= max`.
@@ -120,7 +127,7 @@ pub(crate) const ROWS: &[Key] = &[
             given.listening_device = Some(device(written.value.text())?);
             Ok(())
         },
-        show: |addresses| each(&addresses.listening_device),
+        show: |addresses| each(&addresses.devices.listening),
     }),
     Key::new(
         "O-002",
@@ -183,7 +190,7 @@ pub(crate) const ROWS: &[Key] = &[
             given.relay_device = Some(device(written.value.text())?);
             Ok(())
         },
-        show: |addresses| each(&addresses.relay_device),
+        show: |addresses| each(&addresses.devices.relay),
     }),
     Key::new(
         "O-011",
@@ -447,8 +454,10 @@ pub(crate) fn finish(
             true => DefaultFamily::Client,
             false => given.family.default,
         },
-        listening_device: given.listening_device,
-        relay_device: given.relay_device,
+        devices: Devices {
+            listening: given.listening_device,
+            relay: given.relay_device,
+        },
     }
 }
 

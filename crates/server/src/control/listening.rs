@@ -304,7 +304,7 @@ fn datagrams_and_streams(config: &Config) -> Vec<(Transport, SocketAddr)> {
 /// Checks that a socket without SO_REUSEPORT can be bound. The check is left out for sockets that are bound to an interface, because several
 /// interfaces may use the same port.
 fn try_out(config: &Config, transport: Transport, address: SocketAddr) -> io::Result<()> {
-    if config.addresses.listening_device.is_some() {
+    if config.addresses.devices.listening.is_some() {
         return Ok(());
     }
     let tried = match transport {

@@ -75,8 +75,8 @@ pub(super) fn start(
     let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
     let devices = [
-        ("listening-device", &config.addresses.listening_device),
-        ("relay-device", &config.addresses.relay_device),
+        ("listening-device", &config.addresses.devices.listening),
+        ("relay-device", &config.addresses.devices.relay),
     ];
     for (key, device) in devices {
         // The error is reported now, because a relay socket is opened only when a client asks for one.
