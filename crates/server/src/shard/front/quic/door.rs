@@ -33,12 +33,7 @@ pub(super) struct Door {
     pub(super) unsettled: VecDeque<(Time, ConnectionName, ClientTuple)>,
     /// Connections that have payloads which came before their tunnels were open.
     pub(super) early: Vec<ConnectionName>,
-    /// Connections that have payloads which were more than a turn relays, each once.
-    unfinished: VecDeque<ConnectionName>,
-    /// How many payloads of all connections these are.
-    kept: usize,
-    /// Payloads that this turn may still relay.
-    share: usize,
+    later: Later,
     /// Requests whose users the database has been asked about.
     pub(super) users_asked: Vec<(ConnectionName, u64)>,
     /// Connections with payloads that are not sent yet.
@@ -49,6 +44,17 @@ pub(super) struct Door {
     pub(super) came: Vec<Payload<AllocationId>>,
     /// Payloads of a run, back to back, kept for their memory.
     run: Vec<u8>,
+}
+
+/// What there is of clients' payloads that were more than a turn relays.
+#[derive(Default)]
+struct Later {
+    /// Connections that have such, each once.
+    unfinished: VecDeque<ConnectionName>,
+    /// How many payloads of all connections these are.
+    kept: usize,
+    /// Payloads that this turn may still relay.
+    share: usize,
 }
 
 /// A connection.
@@ -117,9 +123,7 @@ impl Door {
             connections: Vec::new(),
             unsettled: VecDeque::new(),
             early: Vec::new(),
-            unfinished: VecDeque::new(),
-            kept: 0,
-            share: 0,
+            later: Later::default(),
             users_asked: Vec::new(),
             carrying: Vec::new(),
             queued: 0,
@@ -170,7 +174,7 @@ impl Door {
         let lost = connection.queued - connection.carried;
         self.queued -= lost;
         hub.counters.dropped(QuicDrop::Queue, lost);
-        self.kept -= connection.kept.len();
+        self.later.kept -= connection.kept.len();
         lose(connection.kept.len(), hub);
         if connection.is_carrying {
             self.carrying.retain(|it| *it != name);

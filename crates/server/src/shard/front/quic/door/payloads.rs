@@ -101,7 +101,7 @@ impl Quic {
 impl Door {
     /// Gives the turn that begins its share of payloads.
     pub(in crate::shard::front::quic) fn turn_started(&mut self, has_calls: bool) {
-        self.share = match has_calls {
+        self.later.share = match has_calls {
             true => BESIDE_CALLS,
             false => PER_TURN,
         };
@@ -109,7 +109,7 @@ impl Door {
 
     /// Returns whether payloads wait for a later turn.
     pub(in crate::shard::front::quic) fn keeps_payloads(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.later.unfinished.is_empty()
     }
 
     /// Takes the payloads that have come on a connection out of `came`. They are relayed if nothing waits that came before and the share goes so far; else
@@ -121,8 +121,8 @@ impl Door {
         hub: &mut Hub,
         tx: &mut SendQueue,
     ) {
-        let room = KEPT_MAX - self.kept;
-        let share = self.share.min(OF_CONNECTION);
+        let room = KEPT_MAX - self.later.kept;
+        let share = self.later.share.min(OF_CONNECTION);
         let connection = self
             .connections
             .get_mut(name.place())
@@ -134,15 +134,15 @@ impl Door {
                 let is_listed = !connection.kept.is_empty();
                 let lost = came.len().saturating_sub(room);
                 came.truncate(room);
-                self.kept += came.len();
+                self.later.kept += came.len();
                 connection.kept.extend(came.drain(..));
                 if !is_listed && !connection.kept.is_empty() {
-                    self.unfinished.push_back(name);
+                    self.later.unfinished.push_back(name);
                 }
                 lose(lost, hub);
             }
             _ => {
-                self.share -= came.len().min(self.share);
+                self.later.share -= came.len().min(self.later.share);
                 self.relay(came, hub, tx);
                 came.clear();
             }
@@ -151,20 +151,20 @@ impl Door {
 
     /// Relays what waits, as far as the share of the turn goes: of one connection after the other.
     pub(in crate::shard::front::quic) fn go_on(&mut self, hub: &mut Hub, tx: &mut SendQueue) {
-        while self.share > 0
-            && let Some(name) = self.unfinished.pop_front()
+        while self.later.share > 0
+            && let Some(name) = self.later.unfinished.pop_front()
         {
-            let share = self.share.min(OF_CONNECTION);
+            let share = self.later.share.min(OF_CONNECTION);
             let Some(connection) = self.connection(name) else {
                 continue; // it has ended
             };
             let count = connection.kept.len().min(share);
             let part: Vec<_> = connection.kept.drain(..count).collect();
             if !connection.kept.is_empty() {
-                self.unfinished.push_back(name);
+                self.later.unfinished.push_back(name);
             }
-            self.kept -= count;
-            self.share -= count;
+            self.later.kept -= count;
+            self.later.share -= count;
             self.relay(&part, hub, tx);
         }
     }
