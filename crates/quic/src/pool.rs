@@ -1,8 +1,8 @@
 //! The memory in which received datagrams lie while packets in them are used.
 //!
 //! What has come of a stream before its turn stays where it lies, and a part of a chunk keeps the whole of it. Whoever sends one byte of a stream in each
-//! chunk of what others send would so keep a thousand times what his windows allow. Therefore a bounded number of chunks may be in use. While all
-//! are, each datagram has memory of its own, which the stack sees in what it bounds.
+//! chunk of what others send would so keep far more than his windows allow. Therefore a bounded number of chunks may be in use, 4 MiB, which stay the
+//! endpoint's. While all are, each datagram has memory of its own, which the stack sees in what it bounds.
 
 use bytes::BytesMut;
 

@@ -72,6 +72,11 @@ pub struct Survival {
     lines: Vec<String>,
 }
 
+/// What [`Word::PeerRows`] holds.
+const ROWS_SAY_NOTHING: u64 = 1;
+const ROWS_DENY: u64 = 2;
+const ROWS_ALLOW: u64 = 3;
+
 /// What the rows of a user database say of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerRows {
@@ -191,21 +196,24 @@ impl Survival {
     /// Returns whether permissions that are taken over may depend on rows of the user database.
     pub(crate) fn needs_rows(&self) -> bool {
         // What another program knew of it is not handed over.
-        self.handed.is_some() || self.kept.get(Word::RowsAllow) == 1
+        self.handed.is_some() || self.kept.get(Word::PeerRows) == ROWS_ALLOW
     }
 
     /// Returns whether rows of the user database said which peers may be reached. `None` if no relay has known that.
     pub(crate) fn had_peer_rules(&self) -> Option<bool> {
         match self.kept.get(Word::PeerRows) {
             0 => None,
-            known => Some(known > 1),
+            known => Some(known > ROWS_SAY_NOTHING),
         }
     }
 
     /// Notes for the next relay what rows of the user database say of peers.
     pub(crate) fn note_rows(&self, rows: PeerRows) {
-        self.kept.set(Word::RowsAllow, u64::from(rows.allow));
-        let known = 1 + u64::from(rows.allow || rows.deny);
+        let known = match (rows.allow, rows.deny) {
+            (true, _) => ROWS_ALLOW,
+            (false, true) => ROWS_DENY,
+            (false, false) => ROWS_SAY_NOTHING,
+        };
         self.kept.set(Word::PeerRows, known);
     }
 

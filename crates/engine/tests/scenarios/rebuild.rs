@@ -17,7 +17,8 @@ pub(crate) fn rebuild(server: &Server, history: &[Change]) -> Server {
     })
 }
 
-fn rebuild_with(
+/// The same with a configuration, and with sockets where `endpoint_of` has one.
+pub(crate) fn rebuild_with(
     server: &Server,
     history: &[Change],
     config: Arc<Config>,

@@ -9,6 +9,7 @@ use turnbuckle_engine::{
 };
 use turnbuckle_wire::{AddressFamily, Method};
 
+use crate::rebuild::rebuild_with;
 use crate::support::*;
 
 const SHARED: Endpoint = Endpoint(50);
@@ -400,20 +401,9 @@ fn calls_on_a_shared_socket_go_on_at_an_address_that_is_named_no_more() {
         },
     );
     config.relays.former = vec![former];
-    let config = Arc::new(config);
-    let commons = Commons::new(&config);
-    let random = Seeded::new(1);
-    let engine = Engine::rebuild(
-        Arc::clone(&config),
-        Arc::clone(&commons),
-        random.clone(),
-        server.now,
-        listeners(),
-        history,
-        |local| (local == at(RELAY)).then_some(SHARED),
-    );
-    let mut rebuilt = Server::around(engine, config, commons, random);
-    rebuilt.now = server.now;
+    let mut rebuilt = rebuild_with(&server, &history, Arc::new(config), |local| {
+        (local == at(RELAY)).then_some(SHARED)
+    });
     assert_eq!(receiver(&mut rebuilt, &peer(1)), Ok(at(CLIENT)));
     assert_eq!(rebuilt.channel_data(&client, 0x4000).unwrap().relay, SHARED);
     // Whoever comes shares the socket too, and is told the address that peers reach it by.

@@ -130,11 +130,11 @@ pub(super) struct Handed {
     pub(super) offer: Offer,
     /// Keys; a program that only tries has none.
     pub(super) keys: Option<KeyRing>,
-    /// The password of the user that was made up. A program that only tries has none, and an older one hands none over.
+    /// The password of the user that was made up, if one was. A program that only tries has none.
     pub(super) made_up_password: Option<Secret>,
-    /// What the relay before knew of peers in rows, as [`Word::PeerRows`] has it. An older program does not say so.
+    /// What the relay before knew of peers in rows, as [`Word::PeerRows`] has it.
     pub(super) peer_rows: u64,
-    /// Whether the relay before drains. That of an older program does not say so.
+    /// Whether the relay before drains.
     pub(super) is_draining: bool,
     listing: RawFd,
     listing_word: usize,
@@ -271,8 +271,8 @@ impl Handed {
             },
             keys,
             made_up_password,
-            peer_rows: list["peer_rows"].as_u64().unwrap_or(0),
-            is_draining: list["draining"] == true,
+            peer_rows: list["peer_rows"].as_u64().ok_or_else(missing)?,
+            is_draining: list["draining"].as_bool().ok_or_else(missing)?,
             listing: descriptor(&list["listing"])?,
             listing_word: place(&list["listing_word"])?,
             journals,

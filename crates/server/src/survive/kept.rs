@@ -46,9 +46,8 @@ pub(super) enum Word {
     Wished,
     /// What the keeper has answered.
     Answered,
-    /// 1 if rows of the user database allow peers, so that permissions cannot be judged without them.
-    RowsAllow,
-    /// 1 if rows of the user database say nothing of peers, 2 if they do, 0 if no relay has known.
+    /// What rows of the user database say of peers: 1 nothing, 2 that some are denied, 3 that some are allowed too, so that permissions cannot be judged
+    /// without them; 0 if no relay has known.
     PeerRows,
     /// 1 if the relay takes no new allocations and ends with the last of them, so that the next one does too.
     Draining,

@@ -20,7 +20,7 @@ const RUN_LEN_MAX: usize = 32 * 1024;
 /// Payloads after which a turn relays no further ones. A packet may bring some hundred empty ones, so that the share that a turn has of packets does not
 /// bound them.
 const PER_TURN: usize = 2_048;
-/// The same while there are allocations: some 500 us of sending, for which calls wait.
+/// The same while there are allocations, for which calls wait: as many as messages of one stream (`shard/front/stream`).
 const BESIDE_CALLS: usize = 512;
 /// The part of it that one connection has before all others that wait have had theirs.
 const OF_CONNECTION: usize = 256;
