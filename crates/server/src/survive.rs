@@ -351,3 +351,29 @@ impl Survival {
         std::process::exit(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Request, load};
+
+    #[test]
+    fn the_next_relay_waits_for_rows_that_allowed_peers_and_knows_whether_there_were_rules() {
+        let machine = Machine::discover().unwrap();
+        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
+            panic!("a whole configuration");
+        };
+        let survival = Survival::alone(&loaded.config);
+        let known = || (survival.needs_rows(), survival.had_peer_rules());
+        assert_eq!(known(), (false, None));
+        for (allow, deny, expected) in [
+            (true, false, (true, Some(true))),
+            (true, true, (true, Some(true))),
+            (false, true, (false, Some(true))),
+            (false, false, (false, Some(false))),
+        ] {
+            survival.note_rows(PeerRows { allow, deny });
+            assert_eq!(known(), expected, "{allow} {deny}");
+        }
+    }
+}
