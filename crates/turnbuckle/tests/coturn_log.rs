@@ -25,7 +25,7 @@ use ports::free_ports;
 const COTURN: &str = "/usr/bin/turnserver";
 const CLIENT: &str = "/usr/bin/turnutils_uclient";
 
-/// A server, and every line that it has printed.
+/// A server, and every line that it has printed. It is ended when dropped.
 struct Server {
     child: Child,
     lines: Receiver<String>,
@@ -135,27 +135,14 @@ fn client(port: u16, words: &[&str]) {
     status.expect("it runs");
 }
 
-/// A reflector of datagrams, ended when dropped.
-struct Peer(Child);
-
-impl Peer {
-    fn start(port: u16) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
-            .args(["peer", "--threads", "1", "--listen"])
-            .arg(format!("127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Self(child.expect("it starts"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a reflector of datagrams on loopback, which serves when this returns.
+fn reflector(port: u16) -> Server {
+    let listen = format!("127.0.0.1:{port}");
+    let words = ["peer", "--threads", "1", "--listen", &listen];
+    let turnbuckle = Path::new(env!("CARGO_BIN_EXE_turnbuckle"));
+    let mut server = Server::start(turnbuckle, Path::new("."), &words);
+    server.awaits(&format!("reflect on {listen} with *"));
+    server
 }
 
 /// What both are started with.
@@ -372,7 +359,7 @@ fn shared_relay_sockets_are_told_of_as_coturns_newer_versions_do() {
     }
     let site = Site::new();
     let (shared, peer) = (free_ports(), free_ports());
-    let _peer = Peer::start(peer);
+    let _peer = reflector(peer);
     let (shared_text, peer_text) = (shared.to_string(), peer.to_string());
     let words = [
         "-v",
@@ -494,7 +481,7 @@ fn request(method: Method, user: Option<&str>) -> Vec<u8> {
 /// Has clients do everything with one server, and looks for the lines about it.
 fn act(program: &Path, folder: &Path, is_ours: bool) {
     let (port, tls_port, peer_port) = (free_ports(), free_ports(), free_ports());
-    let _peer = Peer::start(peer_port);
+    let _peer = reflector(peer_port);
     let [port_text, tls_text, peer_text] = [port, tls_port, peer_port].map(|it| it.to_string());
     let mut arguments: Vec<&str> = OPTIONS.split_whitespace().collect();
     arguments.extend(["-p", &port_text, "--tls-listening-port", &tls_text]);
