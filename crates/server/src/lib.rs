@@ -5,6 +5,8 @@ pub use turnbuckle_config as config;
 
 mod asking;
 mod clock;
+#[cfg(test)]
+mod configured;
 mod control;
 mod counters;
 mod doctor;

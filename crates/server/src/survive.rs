@@ -355,15 +355,12 @@ impl Survival {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Machine, Request, load};
+    use crate::configured::configured;
 
     #[test]
     fn the_next_relay_waits_for_rows_that_allowed_peers_and_knows_whether_there_were_rules() {
-        let machine = Machine::discover().unwrap();
-        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
-            panic!("a whole configuration");
-        };
-        let survival = Survival::alone(&loaded.config);
+        let config = configured(&[]);
+        let survival = Survival::alone(&config);
         let known = || (survival.needs_rows(), survival.had_peer_rules());
         assert_eq!(known(), (false, None));
         for (allow, deny, expected) in [

@@ -436,15 +436,12 @@ fn policy(config: &Config) -> PolicyRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Machine, Request, load};
+    use crate::configured::configured;
 
     #[test]
     fn the_defaults_of_the_option_table_are_those_of_the_engine() {
-        let machine = Machine::discover().unwrap();
-        let Ok(Request::Run(loaded)) = load(vec!["--user=a:b".into()], &machine) else {
-            panic!("a single user is a whole configuration");
-        };
-        let ours = engine(&loaded.config, &KeyRing::new(&loaded.config)).unwrap();
+        let config = configured(&[]);
+        let ours = engine(&config, &KeyRing::new(&config)).unwrap();
         let theirs = EngineConfig::default();
         assert_eq!(
             format!("{:?}", ours.unverified),

@@ -42,17 +42,13 @@ pub(crate) fn connections_without_allocation(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Machine, Request, load};
+    use crate::configured::configured;
 
     /// H3: strangers leave descriptors to relay sockets, and what holds per address holds for all shards together.
     #[test]
     fn connections_without_an_allocation_take_half_of_the_descriptors_at_most() {
-        let machine = Machine::discover().unwrap();
-        let arguments = ["--user=a:b", "--relay-threads=4"].map(Into::into);
-        let Ok(Request::Run(loaded)) = load(arguments.to_vec(), &machine) else {
-            panic!("a whole configuration");
-        };
-        let limits = |descriptors| connections_without_allocation(&loaded.config, descriptors);
+        let config = configured(&["--relay-threads=4"]);
+        let limits = |descriptors| connections_without_allocation(&config, descriptors);
         assert_eq!(limits(Some(1024)).total, 128);
         assert_eq!(limits(Some(1 << 20)).total, 4096);
         assert_eq!(limits(None).total, 4096);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{Machine, Request, load};
+use crate::configured::configured;
 use crate::offload::Features;
 use turnbuckle_datapath::offload::Rings;
 
@@ -7,12 +7,7 @@ use turnbuckle_datapath::offload::Rings;
 type Spoil = fn(&mut Facts);
 
 fn config(options: &[&str]) -> Config {
-    let machine = Machine::discover().unwrap();
-    let options = [&["--user=a:b", "--listening-ip=127.0.0.1"], options].concat();
-    match load(options.into_iter().map(std::ffi::OsString::from), &machine) {
-        Ok(Request::Run(loaded)) => loaded.config,
-        _ => panic!("a whole configuration"),
-    }
+    configured(&[&["--listening-ip=127.0.0.1"], options].concat())
 }
 
 fn device() -> Device {

@@ -20,7 +20,7 @@ use turnbuckle_sys::mapped::Mapped;
 
 use super::segment::{Encoder, Refused, decode};
 use super::{Ends, Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
-use crate::config::{Machine, Request, load};
+use crate::configured::configured;
 use crate::control::keys::KeyRing;
 use crate::process::path_of_descriptor;
 use crate::random::Randomness;
@@ -337,12 +337,7 @@ fn a_journal_without_one_of_its_records_is_refused() {
 
 /// Makes an engine without allocations.
 fn engine() -> Engine<Randomness> {
-    let machine = Machine::discover().unwrap();
-    let options = ["--user=a:b".into()];
-    let Ok(Request::Run(loaded)) = load(options, &machine) else {
-        panic!("a whole configuration");
-    };
-    let config = &loaded.config;
+    let config = &configured(&[]);
     let engine = translate::engine(config, &KeyRing::new(config)).unwrap();
     let engine = Arc::new(engine);
     let commons = Commons::new(&engine);

@@ -321,16 +321,13 @@ mod tests {
     use nix::sys::signal::SigSet;
 
     use super::*;
-    use crate::config::{Machine, Request, load};
+    use crate::configured::configured;
     use crate::survive::staying::Main;
 
     #[test]
     fn what_is_handed_over_is_read_and_in_another_layout_refused() {
-        let machine = Machine::discover().unwrap();
-        let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
-            panic!("a whole configuration");
-        };
-        let keys = KeyRing::new(&loaded.config);
+        let config = configured(&[]);
+        let keys = KeyRing::new(&config);
         let signals = SigSet::empty();
         let password = Some(Secret::new(b"made up".to_vec()));
         let kept = Kept::new(3, &signals, Main::new().unwrap(), (keys, password)).unwrap();

@@ -1,6 +1,5 @@
 //! The hub with fronts that note what they are asked for.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::mpsc::sync_channel;
 
@@ -10,7 +9,7 @@ use turnbuckle_wire::{Class, MessageWriter, Method, TransactionId};
 use super::*;
 use crate::asking::{self, Answered, AskResult, Asker, SharedBounds};
 use crate::clock::Clock;
-use crate::config::{Machine, Request, load};
+use crate::configured::configured;
 use crate::control::keys::KeyRing;
 use crate::translate;
 
@@ -59,24 +58,16 @@ pub(in crate::shard) fn hub() -> Hub {
 
 /// Makes a hub as [`hub`] does, with other settings of its engine.
 pub(in crate::shard) fn hub_with(change: impl FnOnce(&mut EngineConfig)) -> Hub {
-    let arguments = [
-        "--realm=example.org",
-        "--user=a:b",
-        "--listening-ip=192.0.2.1",
-    ];
-    let arguments = arguments.into_iter().map(OsString::from);
-    let Ok(Request::Run(loaded)) = load(arguments, &Machine::discover().unwrap()) else {
-        panic!("a whole configuration");
-    };
-    let keys = KeyRing::new(&loaded.config);
-    let mut config = translate::engine(&loaded.config, &keys).unwrap();
+    let configured = configured(&["--realm=example.org", "--listening-ip=192.0.2.1"]);
+    let keys = KeyRing::new(&configured);
+    let mut config = translate::engine(&configured, &keys).unwrap();
     change(&mut config);
     let commons = Commons::new(&config);
     let mut engine = Engine::new(Arc::new(config), commons, Randomness::of_system());
     engine.add_listener(LISTENER, SocketAddr::from(([192, 0, 2, 1], 3478)));
     let counters = Arc::<ShardCounters>::default();
-    let serving = translate::serving(&loaded.config, None);
-    let scope = translate::log(&loaded.config, &serving, 0, 1);
+    let serving = translate::serving(&configured, None);
+    let scope = translate::log(&configured, &serving, 0, 1);
     let log = Log::new(sync_channel(1).0, scope, Arc::clone(&counters));
     let sessions = Sessions::new(0, Arc::default(), None);
     Hub::new(engine, Clock::Machine.now(), counters, log, sessions)

@@ -1,6 +1,5 @@
 //! Calls whose relay addresses the configuration has no more, and where another process listens too.
 
-use std::ffi::OsString;
 use std::net::{IpAddr, UdpSocket};
 
 use nix::sys::signal::SigSet;
@@ -10,7 +9,8 @@ use turnbuckle_engine::{
 use turnbuckle_wire::TransactionId;
 
 use super::*;
-use crate::config::{Machine, Request, load};
+use crate::config::Machine;
+use crate::configured::{configured, configured_on};
 use crate::control::keys::KeyRing;
 use crate::survive::staying::Main;
 use crate::translate;
@@ -81,14 +81,7 @@ fn configuration(addresses: &[&str], options: &[&str]) -> Config {
         addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
         ..Machine::discover().unwrap()
     };
-    let options = ["--user=a:b", "--relay-threads=2"]
-        .iter()
-        .chain(options)
-        .map(OsString::from);
-    let Ok(Request::Run(loaded)) = load(options, &machine) else {
-        panic!("a whole configuration");
-    };
-    loaded.config
+    configured_on(&machine, &[&["--relay-threads=2"], options].concat())
 }
 
 fn relayed(local: &str, external: &str) -> Relayed {
@@ -170,11 +163,8 @@ fn calls_that_share_a_socket_keep_it_when_another_address_comes_first() {
 
 #[test]
 fn where_another_process_listens_too_is_handed_on_from_relay_to_relay() {
-    let machine = Machine::discover().unwrap();
-    let Ok(Request::Run(loaded)) = load(["--user=a:b".into()], &machine) else {
-        panic!("a whole configuration");
-    };
-    let keys = KeyRing::new(&loaded.config);
+    let config = configured(&[]);
+    let keys = KeyRing::new(&config);
     let kept = Kept::new(2, &SigSet::empty(), Main::new().unwrap(), (keys, None)).unwrap();
     let shards = [KeptSockets::default(), KeptSockets::default()];
     let addresses = ["192.0.2.1:3478", "192.0.2.2:3478"].map(|it| it.parse().unwrap());
