@@ -25,10 +25,8 @@ STILL_LOOKS = 10
 
 # Looked up here: gi makes such classes when they are first asked for. One that a thread finds half made lacks attributes, and one that two threads ask for at
 # once is made twice, and what is of the one is refused by the other.
-NEEDED_BY_THREADS = (
-    *(Gst.Buffer, Gst.BufferList, Gst.ElementFactory, Gst.GhostPad, Gst.PadProbeInfo, Gst.Promise, Gst.Structure),
-    *(GLib.Bytes, GstSdp.SDPMessage, GstWebRTC.WebRTCSessionDescription),
-)
+NEEDED_BY_THREADS = [Gst.Buffer, Gst.BufferList, Gst.ElementFactory, Gst.GhostPad, Gst.PadLinkReturn, Gst.Promise, GLib.Bytes]
+NEEDED_BY_THREADS += [GstSdp.SDPMessage, GstSdp.SDPResult, GstWebRTC.WebRTCSDPType, GstWebRTC.WebRTCSessionDescription]
 FROM_PEER = Gst.PadDirection.SRC
 BUFFERS = Gst.PadProbeType.BUFFER | Gst.PadProbeType.BUFFER_LIST
 LIST = Gst.PadProbeType.BUFFER_LIST
