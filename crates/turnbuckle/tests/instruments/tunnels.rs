@@ -75,6 +75,30 @@ fn tunnels_go_on_from_another_port() {
 }
 
 #[test]
+fn what_is_long_on_its_way_to_a_port_that_was_left_still_arrives() {
+    let certificate = Certificate::new();
+    let mut bench = bench(&certificate, &[]);
+    let there = ["--listen", "127.0.0.1:0", "--to", &bench.to_server[1]];
+    // There and back it is more than the second that a port is kept after packets have come to the next one.
+    let mut path = Program::start(&[&["link", "--json", "--delay", "700"], &there[..]].concat());
+    path.event("ready")["listen"]
+        .as_str()
+        .unwrap()
+        .clone_into(&mut bench.to_server[1]);
+    let mut words = vec!["mix", "--clients", "4", "--tunnels", "2", "--rate", "20"];
+    words.extend(["--duration", "3", "--warm-up", "0.2", "--max-loss", "0"]);
+    words.extend(["--transport", "masque", "--move-every", "1"]);
+    let (result, is_success) = bench.load(&words);
+    assert!(is_success, "{result}");
+    assert_intact(&result, "moving");
+    // Two connections, each at least at two more ports.
+    assert!(result["moves"]["done"].as_u64().unwrap() >= 4, "{result}");
+    path.signal(Signal::SIGINT);
+    path.event("result");
+    bench.finish();
+}
+
+#[test]
 fn a_flood_through_tunnels_says_what_came_through() {
     let certificate = Certificate::new();
     let bench = bench(&certificate, &[]);

@@ -45,8 +45,11 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Bytes of datagrams that wait in a connection, and from how many on a flood pauses.
 const WAITING_MAX: usize = 256 * 1024;
 const FLOOD_WAITING_MAX: usize = 64 * 1024;
-/// How long the socket that was left stays open, nanoseconds.
+/// How long a socket that was left stays open after a packet has come to its successor, nanoseconds. The server sends to one of them at a time, so all
+/// that it had sent to the old one left before, however long it is on its way.
 const OLD_FOR: u64 = 1_000_000_000;
+/// How long it stays open if none comes, nanoseconds.
+const OLD_FOR_AT_MOST: u64 = 30_000_000_000;
 /// H3_NO_ERROR (RFC 9114 §8.1).
 const NO_ERROR: u32 = 0x0100;
 /// Turns at the end in which connections say that they are over.
@@ -91,6 +94,8 @@ struct Links {
 
 struct Link {
     socket: EndpointId,
+    /// Sockets that were left, and when they are closed.
+    left: Vec<(EndpointId, u64)>,
     name: Option<ConnectionName>,
     tunnels: Vec<(usize, SocketAddr)>,
     /// Tunnels of which nothing was heard.
@@ -103,8 +108,6 @@ struct Link {
 struct Roaming {
     moves: Option<Moves>,
     moved: Moved,
-    /// Sockets that were left, and when they are closed.
-    left: VecDeque<(EndpointId, u64)>,
     local: IpAddr,
 }
 
@@ -132,6 +135,7 @@ impl MasqueClients {
                 datapath.forbid_fragments(socket)?;
                 all.push(Link {
                     socket,
+                    left: Vec::new(),
                     name: None,
                     tunnels: Vec::new(),
                     unheard: 0,
@@ -160,7 +164,6 @@ impl MasqueClients {
                 roaming: Roaming {
                     moves: task.moves,
                     moved: Moved::default(),
-                    left: VecDeque::new(),
                     local: task.route.local,
                 },
                 streams: vec![None; task.clients.len()],
@@ -375,16 +378,9 @@ impl Clients {
         let Roaming {
             moves,
             moved,
-            left,
             local,
         } = &mut self.roaming;
         let now = self.listener.clock.now();
-        while let Some(&(socket, until)) = left.front()
-            && until <= now
-        {
-            left.pop_front();
-            sockets.close(socket);
-        }
         let Some(Moves::Every(interval)) = *moves else {
             return;
         };
@@ -392,6 +388,13 @@ impl Clients {
             return;
         }
         for (index, link) in self.links.all.iter_mut().enumerate() {
+            link.left.retain(|&(socket, until)| {
+                let stays = until > now;
+                if !stays {
+                    sockets.close(socket);
+                }
+                stays
+            });
             if link.move_at > now {
                 continue;
             }
@@ -400,7 +403,7 @@ impl Clients {
                 Ok(socket) => {
                     sockets.forbid_fragments(socket);
                     let before = std::mem::replace(&mut link.socket, socket);
-                    left.push_back((before, now + OLD_FOR));
+                    link.left.push((before, now + OLD_FOR_AT_MOST));
                     moved.done += 1;
                 }
                 // For want of descriptors it stays where it is.
@@ -463,7 +466,17 @@ impl DatagramHandler for Clients {
             &mut Nobody,
         );
         let now = self.listener.clock.now();
-        for (place, payload) in self.inbox.borrow_mut().payloads.drain(..) {
+        let mut inbox = self.inbox.borrow_mut();
+        let index = usize::try_from(message.token).ok();
+        if let Some(link) = index.and_then(|index| self.links.all.get_mut(index))
+            && link.socket == message.endpoint
+            && !inbox.payloads.is_empty()
+        {
+            for (_, until) in &mut link.left {
+                *until = (now + OLD_FOR).min(*until);
+            }
+        }
+        for (place, payload) in inbox.payloads.drain(..) {
             self.listener.message(place, &payload, now);
         }
     }
