@@ -234,7 +234,7 @@ fn a_program_that_cannot_take_over_costs_no_call() {
     let mut calls: Vec<_> = (0..5).map(|_| Call::new(site, &steered.server)).collect();
     let adopts = "[ \"$1\" = adopts ] && exec \"$real\" \"$@\"";
     let broken = [
-        ("exit 7", "exit status: 7", "1"),
+        ("exit 7", "exit status: 7", "10"),
         ("exec sleep 100", "has not said within 1 s", "1"),
         (
             "exec \"$real\" $(echo \"$*\" | sed s/survive=on/survive=off/)",
@@ -250,7 +250,7 @@ fn a_program_that_cannot_take_over_costs_no_call() {
         (&*format!("{adopts}; exit 7"), "has ended with code 7", "10"),
         (
             &*format!("{adopts}; exec sleep 100"),
-            "has not taken over within 1 s",
+            "has not taken over within",
             "1",
         ),
         // Its relay has taken all over when it finds that out.
@@ -263,7 +263,16 @@ fn a_program_that_cannot_take_over_costs_no_call() {
     for (index, (text, why, within)) in broken.into_iter().enumerate() {
         let program = programs.script(&format!("broken-{index}"), text);
         let arguments = ["--program", program.to_str().unwrap(), "--within", within];
-        let ran = upgrade(&steered, &arguments, &mut || tick(&mut calls)).expect(1);
+        let mut attempt =
+            |arguments: &[&str]| upgrade(&steered, arguments, &mut || tick(&mut calls)).expect(1);
+        let mut ran = attempt(&arguments);
+        // On a busy machine one that would say within a second that it can may need longer for that. What comes for the calls meanwhile waits in
+        // the sockets once it has said so, and they have room for a few seconds of it.
+        for within in ["2", "3", "3", "3"] {
+            if text.starts_with(adopts) && ran.error.contains("has not said") {
+                ran = attempt(&["--program", program.to_str().unwrap(), "--within", within]);
+            }
+        }
         assert!(ran.error.contains(why), "{text}: {}", ran.error);
         await_passed(&mut calls);
     }
