@@ -13,10 +13,13 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Bytes of an answer that is read whole.
 const ANSWER_LEN_MAX: usize = 64 << 20;
+
+/// Time after which a caller for whom the relay's socket had no room asks again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes of a line of a list.
 const LINE_LEN_MAX: usize = 1 << 20;
@@ -103,7 +106,7 @@ impl Client {
         path: &str,
         accept: &'static str,
     ) -> Result<Response<Incoming>, Failure> {
-        let stream = match timeout(self.patience, UnixStream::connect(&self.socket)).await {
+        let stream = match timeout(self.patience, self.connect()).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(self.unreachable(&error)),
             Err(_) => return Err(self.late()),
@@ -137,6 +140,16 @@ impl Client {
             || format!("the answer is {status}"),
             str::to_owned,
         )))
+    }
+
+    /// Connects. Where as many callers wait as the relay's socket holds, the kernel says EAGAIN at once (connect(2)), and the caller asks again until there is room.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
+                other => return other,
+            }
+        }
     }
 
     async fn piece(&self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
@@ -185,5 +198,45 @@ impl Client {
     fn strange(&self, what: &str) -> Failure {
         let path = self.socket.display();
         Failure::Unreachable(format!("the relay at {path}: {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream as Caller};
+    use std::time::Instant;
+
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_caller_waits_for_a_place_in_front_of_a_relay_that_is_busy_as_long_as_it_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let relay = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&relay, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        // One waits in front of it then, and no more.
+        listen(&relay, 0).unwrap();
+        let relay = UnixListener::from(relay);
+        let first = Caller::connect(&socket).unwrap();
+        let begin = Instant::now();
+        let patience = Duration::from_millis(100);
+        let caller = Client { socket, patience };
+        let failure = caller.ask(Method::GET, "/v1/info").await.unwrap_err();
+        assert!(matches!(failure, Failure::Late(_)), "{failure}");
+        assert!(begin.elapsed() >= patience);
+        let patience = Duration::from_secs(60);
+        let caller = Client { patience, ..caller };
+        let connecting = tokio::spawn(async move { caller.connect().await });
+        // It has found no room once, when the other task has run.
+        sleep(PAUSE).await;
+        assert!(!connecting.is_finished());
+        relay.accept().unwrap();
+        connecting.await.unwrap().unwrap();
+        drop(first);
     }
 }
