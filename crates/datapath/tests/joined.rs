@@ -474,32 +474,42 @@ fn what_comes_on_a_connection_that_is_held_back_waits_until_it_is_read_again() {
 #[test]
 fn answers_that_wait_when_joined_connections_end_are_given_up_and_relayed_bytes_are_no_messages() {
     for (is_sealed, closed) in [(false, 0), (false, 1), (true, 1)] {
-        let mut scene = Scene::new();
-        let [(_unread, client), (mut peer, peer_side)] = scene.joined();
-        if is_sealed {
-            scene.wish(Wish::Seal(client));
-        }
-        // Until nothing more finds room on the way to the client, who reads nothing.
-        peer.set_nonblocking(true).unwrap();
-        let mut stalled = 0;
-        while stalled < 20 {
-            let before = scene.pairs.received;
-            let _ = peer.write(&[1; 65_536]);
-            scene.turn();
-            stalled = if scene.pairs.received == before {
-                stalled + 1
-            } else {
-                0
-            };
-        }
-        scene.wish(Wish::Reply(client, b"answer"));
-        assert_eq!(scene.pairs.failures, []);
-        scene.wish(Wish::Close([client, peer_side][closed]));
-        scene.until(|pairs| pairs.ends.len() == 2);
-        assert_eq!(
-            scene.pairs.failures,
-            [(client, 1)],
-            "sealed: {is_sealed}, closed: {closed}"
-        );
+        // On a busy machine the kernel may find room on the way to the client after all; but not each time.
+        let has_waited = (0..20).any(|_| {
+            let mut scene = Scene::new();
+            let [(mut unread, client), (mut peer, peer_side)] = scene.joined();
+            if is_sealed {
+                scene.wish(Wish::Seal(client));
+            }
+            // Until nothing more finds room on the way to the client, who reads nothing.
+            peer.set_nonblocking(true).unwrap();
+            let mut stalled = 0;
+            while stalled < 20 {
+                let before = scene.pairs.received;
+                let _ = peer.write(&[1; 65_536]);
+                scene.turn();
+                stalled = if scene.pairs.received == before {
+                    stalled + 1
+                } else {
+                    0
+                };
+            }
+            scene.wish(Wish::Reply(client, b"answer"));
+            assert_eq!(scene.pairs.failures, []);
+            scene.wish(Wish::Close([client, peer_side][closed]));
+            scene.until(|pairs| pairs.ends.len() == 2);
+            let context = format!("sealed: {is_sealed}, closed: {closed}");
+            if scene.pairs.failures == [(client, 1)] {
+                return true;
+            }
+            assert_eq!(scene.pairs.failures, [], "{context}");
+            // Then it has left, and comes last.
+            let mut all = Vec::new();
+            unread.read_to_end(&mut all).unwrap();
+            let answer = b"answer".map(|byte| if is_sealed { !byte } else { byte });
+            assert!(all.ends_with(&answer), "{context}");
+            false
+        });
+        assert!(has_waited, "sealed: {is_sealed}, closed: {closed}");
     }
 }

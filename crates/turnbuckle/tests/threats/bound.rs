@@ -138,10 +138,18 @@ impl Client {
         }
     }
 
+    /// Returns what a peer receives next, and from where.
+    fn heard_at(&mut self, peer: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+        match self {
+            Self::Http1(_) => peer_receives(peer),
+            Self::Http3 { link, .. } => link.run_until_heard(peer),
+        }
+    }
+
     /// Exchanges datagrams with a peer for whom the client has `context`. All that was sent before has been seen then.
     fn exchange(&mut self, context: u8, peer: &UdpSocket) -> SocketAddr {
         self.send(&[&[context][..], b"there"].concat());
-        let (payload, relayed) = peer_receives(peer);
+        let (payload, relayed) = self.heard_at(peer);
         assert_eq!(payload, b"there");
         peer.send_to(b"back", relayed).unwrap();
         assert_eq!(self.receive(), [&[context][..], b"back"].concat());
@@ -185,7 +193,7 @@ fn use_contexts(client: &mut Client, peers: &[UdpSocket; 2]) {
     let datagram = |context: u8, to| [&[context][..], &in_bytes(to), b"there"].concat();
     for (peer, address) in peers.iter().zip([first, second]) {
         client.send(&datagram(2, address));
-        let (payload, relayed) = peer_receives(peer);
+        let (payload, relayed) = client.heard_at(peer);
         assert_eq!(payload, b"there");
         peer.send_to(b"back", relayed).unwrap();
         let expected = [&[2][..], &in_bytes(address), b"back"].concat();

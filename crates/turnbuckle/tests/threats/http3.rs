@@ -143,8 +143,7 @@ fn datagram(stream: u64, payload: &[u8]) -> Vec<u8> {
 pub(crate) fn relays(link: &mut QuicLink, stream: u64, peer: &UdpSocket) {
     let before = link.seen(|seen| seen.datagrams.len());
     link.datagram(&datagram(stream, b"up"));
-    link.send();
-    let (payload, relayed) = peer_receives(peer);
+    let (payload, relayed) = link.run_until_heard(peer);
     assert_eq!(payload, b"up");
     peer.send_to(b"down", relayed).expect("a relay socket");
     link.run_until(|seen| seen.datagrams.len() > before);
@@ -356,8 +355,7 @@ fn an_icmp_error_ends_a_tunnel_only_if_it_says_that_its_peer_cannot_be_reached()
     send_settings(&mut link);
     let stream = tunnel(&mut link, target);
     link.datagram(&datagram(stream, b"up"));
-    link.send();
-    let (_, relayed) = peer_receives(&peer);
+    let (_, relayed) = link.run_until_heard(&peer);
     // About others: another host, another port of the peer's, and TCP. About the peer: too big, and too long on its way.
     let other = SocketAddr::new(site.ip(8), target.port());
     if !forge_icmp(site.ip(66), relayed, other) {

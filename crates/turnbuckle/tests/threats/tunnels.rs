@@ -149,8 +149,7 @@ fn marks_of_congestion_are_carried_neither_to_the_target_nor_back() {
     )
     .unwrap();
     link.datagram(&[0, 0, b'u', b'p']);
-    link.send();
-    let (payload, relayed) = peer_receives(&peer);
+    let (payload, relayed) = link.run_until_heard(&peer);
     assert_eq!(payload, b"up");
     let marked = tap.next(client, server.address());
     assert_eq!(marked.traffic_class, CONGESTION_EXPERIENCED);

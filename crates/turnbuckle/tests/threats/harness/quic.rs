@@ -216,6 +216,24 @@ impl QuicLink {
         }
     }
 
+    /// Sends and receives until something has come to `peer`, and returns what, and from where. The path may have no room for a datagram at once: what
+    /// was sent before is under way until its acknowledgement has been read.
+    #[track_caller]
+    pub(crate) fn run_until_heard(&mut self, peer: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = [0; 2048];
+        peer.set_nonblocking(true).expect("a socket");
+        let (len, from) = loop {
+            self.turn();
+            match peer.recv_from(&mut buffer) {
+                Ok(received) => break received,
+                Err(error) => assert!(Instant::now() < deadline, "the peer hears nothing: {error}"),
+            }
+        };
+        peer.set_nonblocking(false).expect("a socket");
+        (buffer[..len].to_vec(), from)
+    }
+
     /// Sends and receives for so long.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
