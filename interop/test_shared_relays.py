@@ -3,9 +3,12 @@
 A peer belongs to one client of a shard, so each client has a session and an echo peer of its own.
 """
 
+import dataclasses
+
 import pytest
 
 from harness import topology, uclient
+from harness.server import Accounting
 
 pytestmark = pytest.mark.alone
 
@@ -15,14 +18,26 @@ MODES = {"channels": (), "indications": ("-s",)}
 TRANSPORTS = ("UDP", "TCP", "TLS", "DTLS")
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How each client ended, and what was dropped meanwhile: by the server, by its host's kernel, and by the kernel at the clients and peers."""
+
+    ended: dict
+    accounting: Accounting
+    at_server: topology.UdpCounters
+    elsewhere: int
+
+
 @pytest.fixture(scope="module")
-def ended(hosts, program, serving):
-    """How clients of all transports and modes ended that ran at once, and what the server counted."""
+def run(hosts, program, serving) -> Run:
+    """Clients of all transports and modes at once."""
     with serving(ours=SHARED, secure=True) as server:
         if not server.is_turnbuckle:
             pytest.skip("not run: Debian's coturn has no shared relay sockets")
         server.await_ready()
         cells = [(transport, mode) for transport in TRANSPORTS for mode in MODES]
+        others = (hosts.client, hosts.peer)
+        before = [topology.udp_counters(host) for host in others]
         with uclient.echoing(hosts, program, len(cells)) as ports:
             clients = {
                 (transport, mode): uclient.Client(
@@ -30,10 +45,25 @@ def ended(hosts, program, serving):
                 )
                 for (transport, mode), port in zip(cells, ports)
             }
-            return uclient.run_all(hosts, server, program, clients, timeout=100)
+            ended = uclient.run_all(hosts, server, program, clients, timeout=100)
+        accounting = server.stop()
+        after = [topology.udp_counters(host) for host in others]
+        elsewhere = sum((now - then).receive_buffer_full for now, then in zip(after, before))
+        return Run(ended, accounting, server.kernel_counters(), elsewhere)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def every_message_returns_over_a_shared_relay_socket(ended, transport, mode):
-    assert ended[transport, mode].succeeded() == uclient.without_loss(LOAD.total)
+def every_message_returns_over_a_shared_relay_socket(run, transport, mode):
+    totals = run.ended[transport, mode].succeeded()
+    assert (totals.sent, totals.send_dropped) == (LOAD.total, 0)
+    # On a busy machine the sockets of coturn's programs may run over.
+    assert totals.lost <= run.elsewhere, run
+
+
+def nothing_is_lost_between_clients_and_peers_of_a_shared_relay_socket(run):
+    assert run.accounting.difference() == 0
+    # Of DTLS, what is no message; and what peers may be too early for.
+    lost = {reason: count for reason, count in run.accounting.drops.items() if count and reason not in ("dtls_control", "no_permission")}
+    assert lost == {}
+    assert run.at_server.receive_buffer_full == 0
