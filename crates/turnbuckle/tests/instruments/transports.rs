@@ -68,7 +68,7 @@ fn nothing_is_lost_by_any_transport() {
                 "2",
             ],
             &["mix", "--clients", "20", "--rate", "20", "--pairs"],
-            &["hold", "--clients", "40"],
+            &["hold", "--clients", "10"],
         ] {
             let arguments = [mode, &["--transport", transport], &common].concat();
             let (result, is_success) = bench.load(&arguments);

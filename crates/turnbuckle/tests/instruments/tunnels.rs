@@ -27,7 +27,7 @@ fn nothing_is_lost_through_tunnels() {
         &[
             "mix",
             "--clients",
-            "40",
+            "10",
             "--rate",
             "20",
             "--listener-threads",
