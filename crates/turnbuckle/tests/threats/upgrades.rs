@@ -262,15 +262,17 @@ fn a_program_that_cannot_take_over_costs_no_call() {
     ];
     for (index, (text, why, within)) in broken.into_iter().enumerate() {
         let program = programs.script(&format!("broken-{index}"), text);
-        let arguments = ["--program", program.to_str().unwrap(), "--within", within];
-        let mut attempt =
-            |arguments: &[&str]| upgrade(&steered, arguments, &mut || tick(&mut calls)).expect(1);
-        let mut ran = attempt(&arguments);
+        let program = program.to_str().unwrap();
+        let mut attempt = |within| {
+            let arguments = ["--program", program, "--within", within];
+            upgrade(&steered, &arguments, &mut || tick(&mut calls)).expect(1)
+        };
+        let mut ran = attempt(within);
         // On a busy machine one that would say within a second that it can may need longer for that. What comes for the calls meanwhile waits in
         // the sockets once it has said so, and they have room for a few seconds of it.
-        for within in ["2", "3", "3", "3"] {
+        for longer in ["2", "3", "3", "3"] {
             if text.starts_with(adopts) && ran.error.contains("has not said") {
-                ran = attempt(&["--program", program.to_str().unwrap(), "--within", within]);
+                ran = attempt(longer);
             }
         }
         assert!(ran.error.contains(why), "{text}: {}", ran.error);
