@@ -260,6 +260,14 @@ impl Server {
         kill(pid, Signal::SIGUSR2).expect("the relay is there");
     }
 
+    /// Keeps the relay from running while `act` does something. What is sent to it meanwhile is there at once afterwards.
+    pub(crate) fn while_stopped(&self, act: impl FnOnce()) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        kill(pid, Signal::SIGSTOP).expect("the relay is there");
+        act();
+        kill(pid, Signal::SIGCONT).expect("the relay is there");
+    }
+
     /// Waits for a line with `text`.
     pub(crate) fn wait_for_line(&self, text: &str) {
         self.lines_until(text);
