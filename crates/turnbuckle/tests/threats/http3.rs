@@ -330,15 +330,15 @@ fn the_user_database_is_asked_once_before_a_request_is_refused() {
         let stream = link.open(true, &request(target, &basic(pair)));
         assert_eq!(status(&mut link, stream), 407, "{pair}");
     }
-    // Who has come since is served at the first request; four of them, because the database is also read four times a second. If the database has not
-    // answered within the time that a request may wait, which a busy machine may bring about, the request is refused, and the next user is tried, by
-    // a connection of its own: one that is refused too often ends.
+    // Who has come since is served at the first request; six of them, because the database is also read four times a second, which may come first, and
+    // an address may not ask more often. If the database has not answered within the time that a request may wait, which a busy machine may bring
+    // about, the request is refused, and the next user is tried, by a connection of its own: one that is refused too often ends.
     let (mut served, mut refused) = (0, 0);
-    while served < 4 {
+    while served < 6 {
         let user = format!("user-{}", served + refused);
         assert!(refused < 20, "{served} were served");
-        add(&user);
         link = connect();
+        add(&user);
         let stream = link.open(true, &request(target, &basic(&format!("{user}:x"))));
         match status(&mut link, stream) {
             407 => refused += 1,
@@ -357,7 +357,8 @@ fn the_user_database_is_asked_once_before_a_request_is_refused() {
     relays(&mut link, beside, &peer);
     drop(link);
     let accounting = server.stop();
-    let late = accounting.asked_with("late");
+    // Nobody is asked for a while after several answers that were late.
+    let late = accounting.asked_with("late") + accounting.asked_with("broken");
     assert!(late >= refused, "{accounting:?}");
     assert!(
         accounting.asked_with("vain") + late - refused >= 2,
