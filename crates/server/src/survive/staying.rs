@@ -121,12 +121,22 @@ impl Main {
         }
     }
 
+    /// Passes a signal on to the keeper. One that is about to leave to another reads what came for it after it has named that one, so a signal
+    /// reaches the one or the other: if there is another name after it was sent, it is sent to that one too.
     fn pass_on(&self, signal: i32) {
-        let keeper = i32::try_from(self.keeper()).ok().and_then(Pid::from_raw);
         let signal = rustix::process::Signal::from_named_raw(signal);
-        if let (Some(keeper), Some(signal)) = (keeper, signal) {
-            // It may have ended meanwhile, which is seen next.
-            let _ = kill_process(keeper, signal);
+        let mut sent_to = None;
+        loop {
+            let keeper = self.keeper();
+            if sent_to == Some(keeper) {
+                return;
+            }
+            sent_to = Some(keeper);
+            let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
+            if let (Some(keeper), Some(signal)) = (keeper, signal) {
+                // It may have ended meanwhile, which is seen next.
+                let _ = kill_process(keeper, signal);
+            }
         }
     }
 }

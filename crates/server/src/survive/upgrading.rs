@@ -251,12 +251,16 @@ impl Keeping<'_> {
 
     /// Lets go of all sockets, which are the other program's alone then. Returns the code to exit with.
     fn leave_to(&mut self, successor: Pid) -> io::Result<u8> {
+        let main = &self.kept.main;
+        main.set_keeper(u64::from(successor.as_raw_nonzero().get().unsigned_abs()));
+        if !main.is_this_process() {
+            // What came for this process before the other one was named, which nobody reads once it has ended.
+            self.pass_signals_on()?;
+        }
         if let Some(spare) = self.spare.take() {
             let _ = kill_process(spare, Signal::KILL);
             let _ = waitpid(Some(spare), WaitOptions::empty());
         }
-        let main = &self.kept.main;
-        main.set_keeper(u64::from(successor.as_raw_nonzero().get().unsigned_abs()));
         let left = self.keeper.inherit().take();
         if let Err(error) = left {
             say(&format!(
@@ -270,6 +274,7 @@ impl Keeping<'_> {
             }
         }
         self.relay = RelayProcess::None;
+        let main = &self.kept.main;
         match main.is_this_process() {
             true => main.stay(&self.kept.signals),
             false => Ok(0),

@@ -196,6 +196,19 @@ fn a_user_that_was_made_up_has_the_same_password_after_upgrades_and_kills() {
     steered.server.stop();
 }
 
+/// The keeper that leaves may have been told to end the relay, and is gone when the next one looks.
+#[test]
+fn a_stop_right_after_an_upgrade_ends_the_server() {
+    for _ in 0..3 {
+        let steered = relay(Site::new(), &[]);
+        // The first keeper is the process that was started, which stays; the second one leaves.
+        for _ in 0..2 {
+            upgrade(&steered, &["--json"], &mut pause).expect(0);
+        }
+        steered.server.stop();
+    }
+}
+
 #[test]
 fn calls_go_through_upgrades_to_another_program_and_back_and_no_datagram_is_lost() {
     let site = Site::new();
