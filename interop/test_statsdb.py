@@ -49,6 +49,15 @@ class Watched(databases.Redis):
         """The messages to channels with this end."""
         return [words[2] for words in self.commands() if words[0] == "PUBLISH" and words[1].endswith(end)]
 
+    def await_teller(self) -> None:
+        """Waits for a connection that has chosen its database, beside that of MONITOR and the one that asks."""
+
+        def is_there() -> bool:
+            connections = self.command("CLIENT", "LIST").splitlines()
+            return any(" db=0 " not in line and " cmd=client|list " not in line for line in connections if line)
+
+        waiting.await_condition(is_there, "a connection of the server")
+
     def statuses(self) -> set[str]:
         keys = self.command("--raw", "KEYS", _STATUSES)
         return set(keys.splitlines())
@@ -96,6 +105,8 @@ def a_call_is_told_in_the_words_and_the_order_of_coturn(redis, starting, client)
     sequences = {}
     for name in ("coturn", "turnbuckle"):
         server = starting(name=name)
+        # Who connects later is told how sessions are by then.
+        redis.await_teller()
         before = len(redis.commands())
         caller = client(server)
         caller.request(stun.Method.ALLOCATE, {"REQUESTED-TRANSPORT": 17 << 24, "LIFETIME": 800})
