@@ -49,14 +49,10 @@ class Watched(databases.Redis):
         """The messages to channels with this end."""
         return [words[2] for words in self.commands() if words[0] == "PUBLISH" and words[1].endswith(end)]
 
-    def await_teller(self) -> None:
-        """Waits for a connection that has chosen its database, beside that of MONITOR and the one that asks."""
-
-        def is_there() -> bool:
-            connections = self.command("CLIENT", "LIST").splitlines()
-            return any(" db=0 " not in line and " cmd=client|list " not in line for line in connections if line)
-
-        waiting.await_condition(is_there, "a connection of the server")
+    def tellers(self) -> set[str]:
+        """The connections of servers that have chosen their database, which is not the first: all but that of MONITOR and the one that asks."""
+        connections = self.command("CLIENT", "LIST").splitlines()
+        return {line.split()[0] for line in connections if line and " db=0 " not in line and " cmd=client|list " not in line}
 
     def statuses(self) -> set[str]:
         keys = self.command("--raw", "KEYS", _STATUSES)
@@ -104,9 +100,10 @@ def client(hosts):
 def a_call_is_told_in_the_words_and_the_order_of_coturn(redis, starting, client):
     sequences = {}
     for name in ("coturn", "turnbuckle"):
+        earlier = redis.tellers()
         server = starting(name=name)
-        # Who connects later is told how sessions are by then.
-        redis.await_teller()
+        # Who connects later tells how sessions are by then.
+        waiting.await_condition(lambda: redis.tellers() - earlier, "a connection of the server")
         before = len(redis.commands())
         caller = client(server)
         caller.request(stun.Method.ALLOCATE, {"REQUESTED-TRANSPORT": 17 << 24, "LIFETIME": 800})

@@ -251,10 +251,11 @@ impl Keeping<'_> {
 
     /// Lets go of all sockets, which are the other program's alone then. Returns the code to exit with.
     fn leave_to(&mut self, successor: Pid) -> io::Result<u8> {
-        let main = &self.kept.main;
+        let kept = self.kept;
+        let main = &kept.main;
         main.set_keeper(u64::from(successor.as_raw_nonzero().get().unsigned_abs()));
         if !main.is_this_process() {
-            // What came for this process before the other one was named, which nobody reads once it has ended.
+            // What came for this process before the other one was named, which nobody reads once it has ended. One that stays reads its own.
             self.pass_signals_on()?;
         }
         if let Some(spare) = self.spare.take() {
@@ -267,14 +268,13 @@ impl Keeping<'_> {
                 "error: the sockets stay open in this process too: {error}"
             ));
         }
-        for journal in &self.kept.journals {
+        for journal in &kept.journals {
             for file in journal.files() {
                 // Its memory is lost until this process ends.
                 let _ = file.set_len(0);
             }
         }
         self.relay = RelayProcess::None;
-        let main = &self.kept.main;
         match main.is_this_process() {
             true => main.stay(&self.kept.signals),
             false => Ok(0),
