@@ -172,12 +172,19 @@ impl Session {
         }
     }
 
-    /// Behaves as if the server had offered MD5 alone.
+    /// Behaves as if the server had offered another list of algorithms than it did, with MD5 as the choice: MD5 alone, or if that is what the server
+    /// offered, a stronger algorithm besides.
     pub fn bid_down(&mut self) {
         const MD5_ALONE: &[u8] = &[0, 1, 0, 0];
+        const SHA256_AND_MD5: &[u8] = &[0, 2, 0, 0, 0, 1, 0, 0];
         let proof = &self.proof;
+        let claimed = if proof.algorithms() == MD5_ALONE {
+            SHA256_AND_MD5
+        } else {
+            MD5_ALONE
+        };
         let (realm, nonce) = (proof.realm().to_vec(), proof.nonce().to_vec());
-        let choice = Some((PasswordAlgorithm::Md5, MD5_ALONE));
+        let choice = Some((PasswordAlgorithm::Md5, claimed));
         self.proof = Proof::claimed(proof.credentials().clone(), &realm, &nonce, choice);
     }
 

@@ -214,6 +214,44 @@ fn many_strangers_keep_nobody_from_a_relay_with_few_places() {
     assert!(others.is_empty() && output.status.success(), "{others:#?}");
 }
 
+/// Each in a network of its own, at the same time, because most of a run is waiting.
+#[test]
+fn accuses_no_configuration_of_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("--userdb={}", folder.path().join("turndb").display());
+    let secret = format!("--static-auth-secret={SECRET}");
+    let configurations: [&[&str]; 5] = [
+        // Of the database's users only the MD5 keys are known, so that MD5 is all that is offered.
+        &[&database],
+        &[&secret],
+        // Allocations share sockets, and so ports.
+        &["--multiplex-peer"],
+        &["--mobility", "--no-tcp-relay=false"],
+        &["--user-quota=4", "--max-bps=1000000"],
+    ];
+    let try_with = |options: &[&str]| {
+        let Some(_world) = World::enter() else {
+            return;
+        };
+        let server = Server::start(World::server(), &[&World::RELAYS[..], options].concat());
+        let quick = ["--quick", "--transports=udp", "--secret", SECRET];
+        let (_, report) = probe("turn", &quick);
+        let rows = report["rows"].as_array().unwrap();
+        let failed: Vec<&Value> = rows
+            .iter()
+            .filter(|row| row["verdict"] == "failed")
+            .collect();
+        assert!(failed.is_empty(), "{options:?}: {failed:#?}");
+        assert!(rows.iter().any(|row| row["verdict"] == "held"));
+        server.stop();
+    };
+    std::thread::scope(|scope| {
+        for options in configurations {
+            scope.spawn(move || try_with(options));
+        }
+    });
+}
+
 /// Every row of the list, and what cannot be tried from outside with the reason.
 #[test]
 fn all_rows_of_the_threat_list_are_listed() {
