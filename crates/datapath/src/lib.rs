@@ -47,12 +47,14 @@ pub use queue::{
     StreamTouched, TRAILER_LEN_MAX,
 };
 pub use reports::{IcmpError, SendFailure, StreamEnd, Warning};
-pub use settings::{BufferSettings, Devices, Settings, StreamSettings};
+pub use settings::{
+    BURST_DATAGRAMS, BufferSettings, Devices, RELAY_START_BYTES, Settings, StreamSettings,
+};
 pub use sockets::budget::BufferBudget;
 pub use sockets::device::probe_device;
 pub use sockets::kept::{KeptSockets, SocketKind};
 pub use sockets::opening::{DetachedStream, HeldSocket, Sockets};
-pub use sockets::socket::SharedSocket;
+pub use sockets::socket::{SharedSocket, grantable_receive_buffer};
 pub use sockets::waker::Waker;
 pub use stream::accepting::{AcceptStrategy, Accepting};
 pub use turn::coalesce::CoalescePolicy;

@@ -10,6 +10,13 @@ use crate::stream::accepting::Accepting;
 use crate::turn::coalesce::CoalescePolicy;
 use crate::udp::backend::Backend;
 
+/// Full datagrams that may come at once to a new relay socket without a loss.
+pub const BURST_DATAGRAMS: u32 = 256;
+
+/// Receive buffer of a new relay socket, bytes of `SO_RCVBUF`: room for [`BURST_DATAGRAMS`]. The kernel accounts the double, 5 KiB for each of
+/// them; a datagram is charged 2,304 bytes where its bytes were copied, and up to 4,864 by drivers that give each one a page.
+pub const RELAY_START_BYTES: u32 = BURST_DATAGRAMS * 5 * 512;
+
 /// Sizes and choices of one [`Datapath`](crate::Datapath).
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -44,11 +51,12 @@ pub struct Settings {
 /// Sizes of the buffers of sockets for datagrams.
 #[derive(Clone, Debug)]
 pub struct BufferSettings {
-    /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double).
+    /// Receive buffer of a new relay socket, bytes of `SO_RCVBUF` (the kernel accounts the double). What is beyond 64 KiB of it is charged to the budget,
+    /// and smaller when that is short.
     pub relay_start: u32,
     /// Limit to which the receive buffer of a busy relay socket grows, bytes of `SO_RCVBUF`.
     pub relay_max: u32,
-    /// What all growth of relay receive buffers of the process beyond 64 KiB each may add up to.
+    /// What the receive buffers of all relay sockets of the process may have beyond 64 KiB each.
     pub budget: Arc<BufferBudget>,
     /// Receive and send buffer of a listener, bytes of `SO_RCVBUF` and `SO_SNDBUF`.
     pub listener: u32,
@@ -96,7 +104,7 @@ impl Default for Settings {
 impl Default for BufferSettings {
     fn default() -> Self {
         Self {
-            relay_start: 16 * 1024,
+            relay_start: RELAY_START_BYTES,
             relay_max: 4 * 1024 * 1024,
             budget: Arc::new(BufferBudget::new(256 * 1024 * 1024)),
             listener: 8 * 1024 * 1024,

@@ -7,9 +7,11 @@ mod facts;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use turnbuckle_datapath::BURST_DATAGRAMS;
 
 use self::facts::{Device, Facts};
 use crate::config::{Config, Xdp};
+use crate::translate;
 
 /// How a finding is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +164,8 @@ fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     add("relay ports", verdict, text);
     let (verdict, text) = of_descriptors(config, facts.descriptors);
     add("descriptors", verdict, text);
+    let (verdict, text) = of_receive_buffers(facts.receive_buffer);
+    add("buffers", verdict, text);
     findings
 }
 
@@ -266,6 +270,20 @@ fn of_descriptors(config: &Config, most: Option<u64>) -> (Verdict, String) {
                  (`ulimit -n`, `LimitNOFILE=` of the service)"
             ),
         ),
+    }
+}
+
+fn of_receive_buffers(granted: Option<u32>) -> (Verdict, String) {
+    let Some(granted) = granted else {
+        let text = "how large receive buffers may be cannot be found out here";
+        return (Verdict::Good, text.into());
+    };
+    match translate::short_receive_buffer(granted) {
+        None => {
+            let text = format!("a new relay socket holds {BURST_DATAGRAMS} full datagrams");
+            (Verdict::Good, text)
+        }
+        Some(text) => (Verdict::Advice, text),
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnbuckle_datapath::{
-    Accepting, Backend, BufferBudget, BufferSettings, CoalescePolicy, Devices, Settings,
+    Accepting, BURST_DATAGRAMS, Backend, BufferBudget, BufferSettings, CoalescePolicy, Devices,
+    RELAY_START_BYTES, Settings,
 };
 use turnbuckle_engine::{
     Action, AddressRange, Alternate, AnswerConfig, Asks, AuthConfig, Bandwidth, BindingConfig,
@@ -30,8 +31,28 @@ use crate::shard::front::stream::{HttpService, StreamService, TunnelService};
 use crate::shard::serving::{Logged, Serving};
 use crate::tls::Certificates;
 
-/// Bytes that the receive buffers of busy relay sockets may take together.
-pub(crate) const RELAY_BUFFER_BUDGET_BYTES: u64 = 256 * 1024 * 1024;
+/// Most bytes of `SO_RCVBUF` that the relay sockets may have together beyond what is free to each.
+const RELAY_BUFFER_BUDGET_MAX: u64 = 1024 * 1024 * 1024;
+/// The part of the machine's memory that this is at most. The kernel accounts the double.
+const RELAY_BUFFER_MEMORY_PART: u64 = 16;
+
+/// Returns what the receive buffers of relay sockets may have together on this machine.
+pub(crate) fn relay_buffer_budget() -> Arc<BufferBudget> {
+    let memory = rustix::system::sysinfo();
+    let memory = memory.totalram.saturating_mul(memory.mem_unit.into());
+    let part = memory / RELAY_BUFFER_MEMORY_PART;
+    Arc::new(BufferBudget::new(part.min(RELAY_BUFFER_BUDGET_MAX)))
+}
+
+/// Returns a sentence about bursts that new relay sockets cannot hold, if the system grants them a receive buffer of `granted` bytes only.
+pub(crate) fn short_receive_buffer(granted: u32) -> Option<String> {
+    (granted < RELAY_START_BYTES).then(|| {
+        format!(
+            "relay sockets get receive buffers of {granted} bytes, and a burst of {BURST_DATAGRAMS} full datagrams needs {RELAY_START_BYTES}: \
+             set `sysctl -w net.core.rmem_max=4194304`, or give the process CAP_NET_ADMIN"
+        )
+    })
+}
 
 /// Returns the backend to run, and a line that says why it was chosen.
 pub(crate) fn backend(chosen: Option<Backend>) -> (Backend, String) {

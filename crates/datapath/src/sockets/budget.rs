@@ -1,9 +1,13 @@
-//! The process-wide limit on grown receive buffers.
+//! The process-wide limit on the receive buffers of relay sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The divisor of what is left that gives the most one socket may hold, so that some is left for later sockets.
 const PART: u64 = 16;
+/// The same for a socket that has just been opened, of which there may be thousands.
+const START_PART: u64 = 32;
+/// The divisor of the limit below which what is left is short: idle sockets then give back their parts.
+const SHORT_PART: u64 = 4;
 
 /// Bytes that the relay sockets of all shards may add to the receive buffers that are free to each of them.
 #[derive(Debug)]
@@ -25,6 +29,23 @@ impl BufferBudget {
     /// Returns how many bytes are taken at present.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether so little is left that idle sockets are to give back what they hold.
+    pub(crate) fn is_short(&self) -> bool {
+        self.limit - self.used() < self.limit / SHORT_PART
+    }
+
+    /// Takes up to `bytes` for a socket that has just been opened: all of them as long as they are a small part of what is left. Returns how many.
+    pub(crate) fn take_start(&self, bytes: u64) -> u64 {
+        // guard: V-43-starts
+        let part = |used: u64| bytes.min((self.limit - used) / START_PART);
+        let before = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                Some(used + part(used))
+            });
+        before.map_or(0, part)
     }
 
     /// Takes `bytes` for a socket that holds `held` already, or nothing when both together are more than its part.
@@ -63,6 +84,18 @@ mod tests {
         assert!(!budget.take(1, u64::MAX));
         budget.give_back(96);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn later_sockets_start_smaller_and_all_stay_within_the_limit() {
+        const FULL: u64 = 576 << 10;
+        let budget = BufferBudget::new(1 << 30);
+        let starts: Vec<u64> = (0..10_000).map(|_| budget.take_start(FULL)).collect();
+        assert_eq!(starts[..1_700], [FULL; 1_700]);
+        assert!(starts.is_sorted_by(|earlier, later| earlier >= later));
+        assert!(starts[9_999] < 1024, "the last one gets {}", starts[9_999]);
+        assert_eq!(starts.iter().sum::<u64>(), budget.used());
+        assert!(budget.used() <= 1 << 30);
     }
 
     #[test]

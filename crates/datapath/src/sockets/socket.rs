@@ -19,12 +19,21 @@ use crate::udp::backend::Backend;
 
 /// The kernel's default size of a send buffer (half of `net.core.wmem_default`).
 const SEND_BUFFER_DEFAULT: u32 = 106_496;
-/// Receive buffer that every relay socket may have, bytes of `SO_RCVBUF`: some 160 datagrams of a voice call. What is beyond it is charged to the budget.
+/// Receive buffer that every relay socket has, bytes of `SO_RCVBUF`: room for some 56 datagrams of 1,200 bytes. What is beyond it is charged to the budget.
 const RECEIVE_BUFFER_FREE: u32 = 64 * 1024;
 /// Bytes that a tunnel's socket is to bring in a turn at most: what QUIC enciphers in some 200 us.
 const TUNNEL_BYTES_PER_TURN: usize = 256 * 1024;
 /// Where growth of a send buffer ends, bytes of `SO_SNDBUF`.
 const SEND_BUFFER_MAX: u32 = 8 * 1024 * 1024;
+
+/// Returns how much of a receive buffer of `bytes` the system grants this process: all of it with `CAP_NET_ADMIN`, else at most `net.core.rmem_max`.
+///
+/// # Errors
+/// The error of the system: too many open files.
+pub fn grantable_receive_buffer(bytes: u32) -> io::Result<u32> {
+    let socket = socket2::Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    Ok(sockopt::set_receive_buffer(socket.as_fd(), bytes)?)
+}
 
 /// A second handle of a socket, for another thread's data path to send from: see [`Datapath::share`](crate::Datapath::share).
 #[derive(Debug)]
@@ -46,8 +55,6 @@ pub(crate) struct Socket {
     pub(crate) read_turn: u64,
     /// Readings in a row that found one datagram, for a socket of clients.
     pub(crate) lone: u8,
-    /// Datagrams received, counted up to [`IN_USE`](crate::udp::receive::IN_USE).
-    pub(crate) received: u32,
     /// Bytes of `SO_RCVBUF` at present.
     pub(crate) receive_buffer: u32,
     /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
@@ -135,22 +142,14 @@ impl Socket {
         }
         let fd = socket.as_fd();
         sockopt::allow_fragments(fd, v6)?;
-        let mut send_buffer = 0;
-        let receive_buffer = match bind.kind {
-            EndpointKind::Listener { .. } => {
-                send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
-                sockopt::set_receive_buffer(fd, settings.buffers.listener)?
-            }
-            EndpointKind::SharedRelay => {
-                sockopt::enable_error_queue(fd, v6)?;
-                send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
-                sockopt::set_receive_buffer(fd, settings.buffers.listener)?
-            }
-            EndpointKind::Relay => {
-                sockopt::enable_error_queue(fd, v6)?;
-                sockopt::set_receive_buffer(fd, settings.buffers.relay_start)?
-            }
-        };
+        if !is_listener {
+            sockopt::enable_error_queue(fd, v6)?;
+        }
+        let (mut receive_buffer, mut send_buffer) = (0, 0);
+        if bind.kind != EndpointKind::Relay {
+            send_buffer = sockopt::set_send_buffer(fd, settings.buffers.listener)?;
+            receive_buffer = sockopt::set_receive_buffer(fd, settings.buffers.listener)?;
+        }
         let gso = settings.backend == Backend::Gso;
         let gro_failure = if gso {
             sockopt::enable_gro(fd).err()
@@ -180,16 +179,19 @@ impl Socket {
         let mut socket = Self::new(descriptor, bind.kind, settings);
         socket.receive_buffer = receive_buffer;
         socket.send_buffer = send_buffer;
+        if bind.kind == EndpointKind::Relay && receiving {
+            socket.start_receive_buffer(settings.buffers.relay_start)?;
+        }
         Ok((socket, local))
     }
 
-    /// Returns the state of a relay socket that another process has bound. One allocation's has the buffer that is free to every socket, and what
-    /// it has received beyond that stays in it.
+    /// Returns the state of a relay socket that another process has bound. One allocation's has the buffer of a new one, and what it has received
+    /// beyond that stays in it.
     #[cold]
     fn taken_over(socket: OwnedFd, bind: &Bind, settings: &Settings) -> io::Result<Self> {
         let mut socket = Self::new(socket, bind.kind, settings);
         if bind.kind == EndpointKind::Relay {
-            socket.receive_buffer = sockopt::set_receive_buffer(socket.fd(), RECEIVE_BUFFER_FREE)?;
+            socket.start_receive_buffer(settings.buffers.relay_start)?;
             socket.send_buffer = 0;
         }
         Ok(socket)
@@ -226,7 +228,6 @@ impl Socket {
             want,
             read_turn: 0,
             lone: 0,
-            received: 0,
             receive_buffer: 0,
             send_buffer: SEND_BUFFER_MAX,
             charge: Charge {
@@ -295,21 +296,45 @@ impl Socket {
         self.descriptor.as_fd()
     }
 
+    /// Gives the socket of one allocation its first receive buffer: `start` bytes, or as much of them as the budget has for a new socket.
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    pub(super) fn start_receive_buffer(&mut self, start: u32) -> Result<(), Errno> {
+        let free = start.min(RECEIVE_BUFFER_FREE);
+        self.charge.bytes = self.charge.budget.take_start(u64::from(start - free));
+        let share = u32::try_from(self.charge.bytes).unwrap_or(u32::MAX);
+        let granted = sockopt::set_receive_buffer(self.fd(), free.saturating_add(share))?;
+        self.keep_charge_of(granted);
+        Ok(())
+    }
+
     /// Returns whether the buffer is larger than the size that is free to every socket.
     pub(crate) fn is_charged(&self) -> bool {
         self.charge.bytes > 0
     }
 
-    /// Gives back what the receive buffer has taken of the budget.
+    /// Makes the receive buffer as small as one that begins with `start` bytes, at the smallest what is free to every socket. What was charged beyond
+    /// that is given back.
     #[cold]
-    pub(crate) fn shrink_receive_buffer(&mut self) {
-        let Ok(granted) = sockopt::set_receive_buffer(self.fd(), RECEIVE_BUFFER_FREE) else {
+    pub(crate) fn shrink_receive_buffer(&mut self, start: u32) {
+        let smaller = start.max(RECEIVE_BUFFER_FREE);
+        if smaller >= self.receive_buffer {
             return;
-        };
+        }
+        if let Ok(granted) = sockopt::set_receive_buffer(self.fd(), smaller) {
+            self.keep_charge_of(granted);
+            self.want = 1;
+        }
+    }
+
+    /// Notes the size that the system granted, and gives back what was charged beyond it.
+    fn keep_charge_of(&mut self, granted: u32) {
+        let charge = &mut self.charge;
+        let kept = u64::from(granted.saturating_sub(RECEIVE_BUFFER_FREE)).min(charge.bytes);
+        charge.budget.give_back(charge.bytes - kept);
+        charge.bytes = kept;
         self.receive_buffer = granted;
-        self.charge.budget.give_back(self.charge.bytes);
-        self.charge.bytes = 0;
-        self.want = 1;
     }
 
     /// Enlarges the receive buffer four times within `max` and the budget. `Some(false)`: the budget or the system did not

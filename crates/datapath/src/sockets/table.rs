@@ -115,8 +115,15 @@ impl Table {
     }
 
     /// Takes in a socket that was held, and lets it receive.
-    pub(crate) fn take_in(&mut self, held: Held, token: u64) -> io::Result<&mut Bound> {
+    pub(crate) fn take_in(
+        &mut self,
+        held: Held,
+        token: u64,
+        settings: &Settings,
+    ) -> io::Result<&mut Bound> {
         let Held(mut bound) = held;
+        let start = settings.buffers.relay_start;
+        bound.socket.start_receive_buffer(start)?;
         bound.socket.admit_clients()?;
         bound.endpoint.token = token;
         self.add(bound)

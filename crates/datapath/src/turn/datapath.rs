@@ -74,7 +74,7 @@ impl Datapath {
                 settings.backend,
                 settings.slots,
                 settings.batch,
-                settings.buffers.relay_max,
+                &settings.buffers,
             ),
             queue: SendQueue::new(segments_max),
             flusher: Flusher::new(settings.backend),
@@ -237,6 +237,7 @@ impl Datapath {
             epolls: &self.epolls,
             table: &mut self.table,
             streams: &mut self.streams,
+            grown: &mut self.receiver.grown,
             warnings: &mut self.warnings,
         }
     }
@@ -314,6 +315,7 @@ impl Datapath {
             epolls,
             table,
             streams,
+            receiver,
             warnings,
             queue,
             ..
@@ -325,6 +327,7 @@ impl Datapath {
                 epolls,
                 table,
                 streams,
+                grown: &mut receiver.grown,
                 warnings,
             },
         );

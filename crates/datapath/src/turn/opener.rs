@@ -13,6 +13,7 @@ use crate::sockets::opening::{DetachedStream, HeldSocket, Sockets};
 use crate::sockets::table::{Bound, Held, Table};
 use crate::stream::connection::Detached;
 use crate::stream::streams::Streams;
+use crate::udp::grown::Grown;
 
 /// Makes `epolls` report when something arrives.
 fn watch(bound: &Bound, kind: u64, epolls: &Epolls) -> io::Result<()> {
@@ -27,6 +28,7 @@ pub(super) struct Opener<'a> {
     pub(super) epolls: &'a Epolls,
     pub(super) table: &'a mut Table,
     pub(super) streams: &'a mut Streams,
+    pub(super) grown: &'a mut Grown,
     pub(super) warnings: &'a mut Vec<Warning>,
 }
 
@@ -37,6 +39,7 @@ impl Sockets for Opener<'_> {
             .table
             .open(bind, self.settings, &mut |warning| warnings.push(warning))?;
         let id = bound.endpoint.id;
+        let is_charged = bound.socket.is_charged();
         let kind = match bind.kind {
             EndpointKind::Relay => epolls::RELAY,
             EndpointKind::Listener { .. } | EndpointKind::SharedRelay => epolls::CLIENTS,
@@ -46,6 +49,8 @@ impl Sockets for Opener<'_> {
         })?;
         if bind.kind != EndpointKind::Relay {
             self.table.clients.push(id);
+        } else if is_charged {
+            self.grown.add(id);
         }
         Ok(id)
     }
@@ -60,11 +65,15 @@ impl Sockets for Opener<'_> {
 
     fn bind_held(&mut self, held: HeldSocket, token: u64) -> io::Result<EndpointId> {
         let held: Held = held.into_inner().ok_or(io::ErrorKind::InvalidInput)?;
-        let bound = self.table.take_in(held, token)?;
+        let bound = self.table.take_in(held, token, self.settings)?;
         let id = bound.endpoint.id;
+        let is_charged = bound.socket.is_charged();
         watch(bound, epolls::RELAY, self.epolls).inspect_err(|_| {
             self.table.remove(id);
         })?;
+        if is_charged {
+            self.grown.add(id);
+        }
         Ok(id)
     }
 

@@ -11,15 +11,12 @@ use crate::handler::{DatagramHandler, TurnHandler};
 use crate::names::{EndpointKind, narrow};
 use crate::queue::SendQueue;
 use crate::reports::Warning;
+use crate::settings::BufferSettings;
 use crate::sockets::table::Bound;
 use crate::views::Received;
 
 /// Fewer free slots than this are not worth a reading of a socket that would take more.
 const FREE_MIN: usize = 16;
-
-/// A relay socket that has received so many datagrams is in use: its buffer grows one step, so that a shard which does not run for
-/// a while loses nothing of a steady flow either. At the first size 39 datagrams of a voice call fit, four times that after.
-pub(crate) const IN_USE: u32 = 8;
 
 /// Readings in a row that found one datagram, after which a client socket is read for one only: a request for more costs the
 /// kernel a second look, which has found nothing so often.
@@ -44,15 +41,15 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(backend: Backend, slots: u16, batch: u16, buffer_max: u32) -> Self {
+    pub(crate) fn new(backend: Backend, slots: u16, batch: u16, buffers: &BufferSettings) -> Self {
         let slots = slots.max(1);
         Self {
             backend,
             slots: Slots::new(usize::from(slots), backend == Backend::Gso),
             taken: 0,
             batch: batch.clamp(1, slots),
-            buffer_max,
-            grown: Grown::default(),
+            buffer_max: buffers.relay_max,
+            grown: Grown::new(buffers),
             no_recvmmsg: false,
             datagrams: 0,
             full: false,
@@ -156,12 +153,6 @@ impl Receiver {
                 _ => 0,
             };
         } else {
-            if bound.socket.received < IN_USE {
-                bound.socket.received = bound.socket.received.saturating_add(narrow32(datagrams));
-                if bound.socket.received >= IN_USE {
-                    self.grow(bound, counters);
-                }
-            }
             self.adapt(
                 bound,
                 turn,
@@ -250,8 +241,7 @@ impl Receiver {
     ///
     /// One message per call is right for voice, whose next one comes 20 ms later. A socket that had more when it was read again at
     /// once, or returned a GRO buffer, carries bursts. Each time it fills a request, the next request is four times as large;
-    /// otherwise it is half as large. The buffer grows with the request, four times per step, so that of
-    /// a burst of a few dozen datagrams at most the first one or two are truncated.
+    /// otherwise it is half as large. The buffer grows with the request, four times per step.
     #[inline]
     fn adapt(
         &mut self,
@@ -293,10 +283,6 @@ impl Receiver {
 #[inline]
 fn brings_one(bound: &Bound, turn: u64) -> bool {
     bound.socket.lone >= LONE_MIN && bound.socket.read_turn + 1 < turn
-}
-
-fn narrow32(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn note_failure(counters: &ReceiveCounters, errno: Errno) {

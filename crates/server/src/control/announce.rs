@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use turnbuckle_datapath::CoalescePolicy;
+use turnbuckle_datapath::{CoalescePolicy, RELAY_START_BYTES, grantable_receive_buffer};
 
 use super::listening::Listening;
 use crate::config::{Config, Persona};
@@ -101,6 +101,15 @@ pub(super) fn running(config: &Config, running: &Running<'_>, out: &mut impl Wri
         as_coturn(config, running, out);
     }
     let _ = write!(out, "{}", config.usage());
+}
+
+/// Writes a warning if new relay sockets cannot hold a burst. To be called when the process has given up its rights, as those sockets are opened then.
+pub(super) fn receive_buffers(out: &mut impl Write) {
+    // A system that is short of descriptors has others to say so.
+    let granted = grantable_receive_buffer(RELAY_START_BYTES).unwrap_or(RELAY_START_BYTES);
+    if let Some(warning) = translate::short_receive_buffer(granted) {
+        let _ = writeln!(out, "{warning}");
+    }
 }
 
 /// Writes coturn's lines about relay sockets that allocations share.

@@ -111,6 +111,7 @@ pub fn serve_and_reload<C: Control>(
             return Err(ServeError::new(why));
         }
     };
+    announce::receive_buffers(out);
     if config.persona == Persona::Turnserver {
         announce::ready_as_coturn(relay.shards.all().len(), out);
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_datapath::{BufferBudget, Settings, probe_device};
+use turnbuckle_datapath::{Settings, probe_device};
 use turnbuckle_engine::{Commons, Config as EngineConfig};
 
 use super::announce::{self, Running};
@@ -96,7 +96,7 @@ pub(super) fn start(
     };
     let users = OpenedUsers::open(config, Arc::new(engine), before, events, out)?;
     let commons = Commons::new(&users.engine);
-    let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+    let budget = translate::relay_buffer_budget();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let interfaces = Interfaces::follow(events.clone()).map_err(|error| {
         ServeError::new(format!(

@@ -5,6 +5,7 @@ use std::fs::read_to_string;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 use turnbuckle_datapath::offload::{Kernel, Rings, Seed, driver, joins_datagrams, rings};
+use turnbuckle_datapath::{RELAY_START_BYTES, grantable_receive_buffer};
 
 use crate::config::Config;
 use crate::offload::{Features, devices, features, first_line};
@@ -32,6 +33,8 @@ pub(super) struct Facts {
     pub(super) reserved_ports: Vec<(u16, u16)>,
     /// The most descriptors that a process may have.
     pub(super) descriptors: Option<u64>,
+    /// What a relay socket gets of the receive buffer that it begins with.
+    pub(super) receive_buffer: Option<u32>,
 }
 
 /// A device that has a listening or relay address.
@@ -66,6 +69,11 @@ impl Facts {
             chosen_ports: chosen.as_deref().and_then(pair),
             reserved_ports: ranges(&sysctl("ipv4/ip_local_reserved_ports").unwrap_or_default()),
             descriptors: getrlimit(Resource::Nofile).maximum,
+            receive_buffer: match config.process.user {
+                // Relay sockets are opened with the rights of that user.
+                Some(_) => sysctl("core/rmem_max").and_then(|it| it.trim().parse().ok()),
+                None => grantable_receive_buffer(RELAY_START_BYTES).ok(),
+            },
         }
     }
 
@@ -96,6 +104,7 @@ impl Facts {
             "chosen_ports": self.chosen_ports,
             "reserved_ports": self.reserved_ports,
             "descriptors": self.descriptors,
+            "receive_buffer": self.receive_buffer,
         })
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::configured::configured;
 use crate::offload::Features;
+use turnbuckle_datapath::RELAY_START_BYTES;
 use turnbuckle_datapath::offload::Rings;
 
 /// Takes something away.
@@ -36,6 +37,7 @@ fn facts() -> Facts {
         chosen_ports: Some((32768, 60999)),
         reserved_ports: vec![(40000, 65535)],
         descriptors: None,
+        receive_buffer: Some(RELAY_START_BYTES),
     }
 }
 
@@ -138,4 +140,16 @@ fn rings_that_could_be_larger_and_descriptors_that_are_too_few_are_advice() {
         "{}",
         found[0].2
     );
+}
+
+#[test]
+fn a_bound_of_receive_buffers_below_a_burst_is_advice_with_the_setting() {
+    let mut facts = facts();
+    facts.receive_buffer = Some(212_992);
+    let found = judged(&[], facts);
+    let [(topic, Verdict::Advice, text)] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(topic, "buffers");
+    assert!(text.contains("sysctl -w net.core.rmem_max="), "{text}");
 }

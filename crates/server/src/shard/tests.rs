@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use allocation_counter::measure;
+use turnbuckle_datapath::Datapath;
 use turnbuckle_datapath::offload::{Beyond, Carried, Line, Refused, Route, Routes};
-use turnbuckle_datapath::{BufferBudget, Datapath};
 use turnbuckle_engine::Commons;
 use turnbuckle_wire::{ChannelData, ChannelNumber, Class, MessageWriter, Method, TransactionId};
 
@@ -65,7 +65,7 @@ fn plan(config: &Config) -> Plan {
     let keys = KeyRing::new(config);
     let engine = Arc::new(translate::engine(config, &keys).unwrap());
     let accepting = translate::accepting(config).unwrap();
-    let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+    let budget = translate::relay_buffer_budget();
     let backend = translate::backend(config.datapath.backend).0;
     let serving = translate::serving(config, None);
     Plan {

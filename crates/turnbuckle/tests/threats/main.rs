@@ -47,7 +47,7 @@
 //! Of relay sockets that allocations share, V-07, V-29 and V-45 have tests of their own (`shared_relays`).
 //! And of the port that serves everything: whom a proxy may speak for, what HTTP gets (`proxy`).
 //! Who may give commands, and what a bad caller costs, is in `control`, that each leaves a line in `audit`, that no secret is shown in `secrets`; what is said of a relay that is not well, in `health`.
-//! What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
+//! That a burst is not lost where it arrives is in `bursts`. What the RFCs ask of packets and connections is in `standards`, what coturn's options do in `options`.
 //! All that can be tried with nothing but a server's address is a program too, `turnbuckle probe`; `probe` runs it.
 //!
 //! What of these rows is not tried, because the relay has no such path: admin and metrics listeners as peers (any
@@ -66,6 +66,7 @@ mod audit;
 mod bandwidth;
 mod boards;
 mod bound;
+mod bursts;
 mod console;
 mod control;
 mod dtls;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::Handler;
-use crate::testing::{Recorder, Setup, client, echo, numbered, send_train, take, whole};
+use crate::sockets::table::{Held, Table};
+use crate::testing::{LOOPBACK, Recorder, Setup, client, echo, numbered, send_train, take, whole};
 use crate::udp::calls::fault::{self, Call, Outcome};
 use crate::{BufferBudget, BufferSettings, Settings};
 
@@ -124,7 +125,7 @@ fn when_slots_run_out_the_queue_is_flushed_and_nothing_is_lost() {
         };
         let mut setup = Setup::with(settings, LISTENER);
         let bind = crate::Bind {
-            address: crate::testing::LOOPBACK.into(),
+            address: LOOPBACK.into(),
             kind: LISTENER,
             token: 0,
         };
@@ -246,6 +247,7 @@ fn a_bursting_flow_gets_a_larger_buffer_at_once_and_gives_it_back() {
         backend: Backend::Mmsg,
         coalesce: Duration::ZERO,
         buffers: BufferSettings {
+            relay_start: 16 * 1024,
             budget: Arc::clone(&budget),
             ..BufferSettings::default()
         },
@@ -271,23 +273,31 @@ fn a_bursting_flow_gets_a_larger_buffer_at_once_and_gives_it_back() {
 }
 
 #[test]
-fn a_steady_flow_has_room_for_four_times_what_an_idle_socket_has() {
+fn a_fresh_socket_keeps_a_burst_of_256_full_datagrams() {
     for backend in [Backend::Single, Backend::Mmsg, Backend::Gso] {
-        let mut setup = Setup::new(backend, EndpointKind::Relay);
-        let counters = Arc::clone(setup.datapath.counters());
-        let mut handler = Recorder::new(|_: &Received<'_>, _: &mut SendQueue| {});
-        let datagram = numbered(1, 160, 160).remove(0);
-        for _ in 0..8 {
-            setup.client.send_to(&datagram, setup.server).unwrap();
-            setup.turn(&mut handler);
+        for kind in [EndpointKind::Relay, EndpointKind::SharedRelay] {
+            let mut setup = Setup::new(backend, kind);
+            let counters = Arc::clone(setup.datapath.counters());
+            let mut handler = Recorder::new(|_: &Received<'_>, _: &mut SendQueue| {});
+            for _ in 0..256 {
+                setup.client.send_to(&[0; 1472], setup.server).unwrap();
+            }
+            drain(&mut setup, &mut handler);
+            let arrived = counters.receive.datagrams.get();
+            assert_eq!(arrived, 256, "{backend} {kind:?}");
         }
-        // The shard does not run while 100 datagrams arrive.
-        for _ in 0..100 {
-            setup.client.send_to(&datagram, setup.server).unwrap();
-        }
-        drain(&mut setup, &mut handler);
-        assert_eq!(counters.receive.datagrams.get(), 108, "{backend}");
     }
+}
+
+#[test]
+fn a_held_socket_takes_nothing_of_the_budget_until_it_is_in_use() {
+    let settings = Settings::default();
+    let budget = &settings.buffers.budget;
+    let mut table = Table::default();
+    let held = Held::open(LOOPBACK.into(), &settings, &mut |_| {}).unwrap();
+    assert_eq!(budget.used(), 0);
+    table.take_in(held, 7, &settings).unwrap();
+    assert!(budget.used() > 0);
 }
 
 #[test]
@@ -308,30 +318,38 @@ fn the_budget_limits_growth() {
         setup.turn(&mut handler);
     }
     let receive = &setup.datapath.counters().receive;
-    // The first step is free to everybody.
-    assert_eq!((receive.buffers_grown.get(), budget.used()), (1, 0));
+    // A small part of it at the start, and no step after that.
+    assert_eq!(
+        (receive.buffers_grown.get(), budget.used()),
+        (0, 60_000 / 32)
+    );
     assert!(receive.buffers_denied.get() > 0);
 }
 
 #[test]
-fn a_socket_that_is_idle_for_ten_seconds_gives_its_part_of_the_budget_back() {
+fn a_socket_that_is_idle_for_ten_seconds_shrinks_to_its_first_size() {
     const SECOND: u64 = 1_000_000_000;
     let settings = Settings {
         backend: Backend::Gso,
+        buffers: BufferSettings {
+            relay_start: 128 * 1024,
+            ..BufferSettings::default()
+        },
         ..Settings::default()
     };
     let budget = Arc::clone(&settings.buffers.budget);
     let mut setup = Setup::with(settings, EndpointKind::Relay);
+    let first = budget.used();
     let mut handler = Recorder::new(|_: &Received<'_>, _: &mut SendQueue| {});
     let mut burst = |setup: &mut Setup| {
         for _ in 0..8 {
-            send_train(&setup.client, setup.server, &numbered(20, 1200, 1200));
+            send_train(&setup.client, setup.server, &numbered(50, 1200, 1200));
             setup.turn(&mut handler);
         }
     };
     burst(&mut setup);
     let used = budget.used();
-    assert!(used > 0);
+    assert!(used > first, "{used} after {first}");
     // Ten looks in which it was not read, and one before that finds that it was.
     for second in 1000..1010 {
         setup.datapath.look_at_grown(second * SECOND);
@@ -343,10 +361,31 @@ fn a_socket_that_is_idle_for_ten_seconds_gives_its_part_of_the_budget_back() {
         assert_eq!(budget.used(), used);
     }
     setup.datapath.look_at_grown(1020 * SECOND);
-    assert_eq!(budget.used(), 0);
+    assert_eq!(budget.used(), first);
     // It is in use again.
     burst(&mut setup);
     assert_eq!(budget.used(), used);
+}
+
+#[test]
+fn where_the_budget_is_short_idle_sockets_give_all_of_theirs_back() {
+    const SECOND: u64 = 1_000_000_000;
+    let settings = Settings::default();
+    let budget = Arc::clone(&settings.buffers.budget);
+    let setup = Setup::with(settings, EndpointKind::Relay);
+    let mut idle = setup.datapath;
+    let first = budget.used();
+    assert!(first > 0);
+    for second in 1000..1020 {
+        idle.look_at_grown(second * SECOND);
+        assert_eq!(budget.used(), first);
+    }
+    while !budget.is_short() {
+        budget.take_start(u64::MAX);
+    }
+    let used = budget.used();
+    idle.look_at_grown(1020 * SECOND);
+    assert_eq!(budget.used(), used - first);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use turnbuckle_counters::Counter;
-use turnbuckle_datapath::{Bind, BufferBudget, Datapath, EndpointKind, Listen};
+use turnbuckle_datapath::{Bind, Datapath, EndpointKind, Listen};
 use turnbuckle_engine::{Commons, Config as EngineConfig, Now};
 use turnbuckle_wire::{
     AttributeType, ChannelData, ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method,
@@ -96,7 +96,7 @@ impl Several {
         let keys = KeyRing::new(config);
         let engine = Arc::new(translate::engine(config, &keys).unwrap());
         let commons = Commons::new(&engine);
-        let budget = Arc::new(BufferBudget::new(translate::RELAY_BUFFER_BUDGET_BYTES));
+        let budget = translate::relay_buffer_budget();
         let backend = translate::backend(config.datapath.backend).0;
         let accepting = translate::accepting(config).unwrap();
         let (events, _) = sync_channel(64);

@@ -378,8 +378,8 @@ impl Client {
     ///
     /// Datagrams reach a socket on the same host before `send` returns, each answer comes from another turn of the relay, and a turn
     /// reads every socket that has something; but of a relay socket that was quiet it reads one datagram, and four times as many as
-    /// the time before while more wait: 1, 1, 4, 16, 64, which is more than the buffer of a new one holds. One more turn sends what
-    /// the last one queued.
+    /// the time before while more wait: 1, 1, 4, 16, 64, more than any test sends to a socket before. One more turn sends what the
+    /// last one queued.
     pub(crate) fn settle(&mut self) {
         for _ in 0..6 {
             self.exchange(&plain(Class::Request, Method::BINDING, |_| {}))
