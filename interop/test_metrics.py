@@ -46,7 +46,7 @@ def a_strict_reader_of_openmetrics_takes_every_family_and_finds_what_the_plain_t
     traffic = strict["turn_traffic_rcvp"]
     assert traffic.type == "unknown" and traffic.samples[0].labels["user"] == USER
     assert strict["turnbuckle_drops"].type == "counter" and strict["turnbuckle_session_lifetime_seconds"].type == "histogram"
-    assert strict["turnbuckle_certificate_days"].samples[0].labels["file"]
+    assert strict["turnbuckle_certificate_expiry_timestamp_seconds"].samples[0].labels["file"]
     assert len(strict) > 60 and all(family.documentation for family in strict.values())
     assert _series(strict) == _series(plain)
 

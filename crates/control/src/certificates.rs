@@ -110,10 +110,12 @@ fn fields(certificate: &X509) -> Result<Value, ErrorStack> {
         found.or_else(|| address().map(|address| address.to_string()))
     });
     let left = Asn1Time::days_from_now(0)?.diff(certificate.not_after())?;
+    let since_1970 = Asn1Time::from_unix(0)?.diff(certificate.not_after())?;
     Ok(json!({
         "subject": subject,
         "names": names.take(NAMES_MAX).collect::<Vec<_>>(),
         "not_after": certificate.not_after().to_string(),
+        "not_after_unix_s": i64::from(since_1970.days) * 86_400 + i64::from(since_1970.secs),
         "days_left": left.days,
     }))
 }

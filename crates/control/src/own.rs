@@ -140,21 +140,21 @@ pub(crate) fn write_statsdb(to: &mut Exposition, is_up: bool) {
     .sample(&[], u8::from(is_up));
 }
 
-/// Writes how long certificates are good, where there are any.
+/// Writes when certificates expire, where there are any.
 pub(crate) fn write_certificates(to: &mut Exposition, certificates: &Value) {
     let certificates = certificates.as_array().into_iter().flatten();
-    let mut days =
-        certificates.filter_map(|it| Some((it["file"].as_str()?, it["days_left"].as_i64()?)));
-    let Some(first) = days.next() else {
+    let mut ends = certificates
+        .filter_map(|it| Some((it["file"].as_str()?, it["not_after_unix_s"].as_i64()?)));
+    let Some(first) = ends.next() else {
         return;
     };
     let mut family = to.family(
-        "turnbuckle_certificate_days",
-        "Whole days until the first certificate of a file has expired; below 0 afterwards. A file that cannot be read has none.",
+        "turnbuckle_certificate_expiry_timestamp_seconds",
+        "When the first certificate of a file expires, in seconds since 1970. A file that cannot be read has none.",
         Type::Gauge,
     );
-    for (file, days) in std::iter::once(first).chain(days) {
-        family.sample(&[("file", file)], days);
+    for (file, end) in std::iter::once(first).chain(ends) {
+        family.sample(&[("file", file)], end);
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
     use crate::exposition::Format;
 
     #[test]
-    fn a_certificate_has_its_days_and_a_file_that_cannot_be_read_has_none() {
+    fn a_certificate_has_its_end_and_a_file_that_cannot_be_read_has_none() {
         let of = |certificates: &Value| {
             let mut to = Exposition::new(Format::OpenMetrics);
             write_certificates(&mut to, certificates);
@@ -361,15 +361,15 @@ mod tests {
         };
         let text = of(&json!([
             {"file": "gone.pem", "error": "no such file"},
-            {"file": "relay.pem", "days_left": 61},
-            {"file": "old.pem", "days_left": -2},
+            {"file": "relay.pem", "not_after_unix_s": 1_800_000_000},
+            {"file": "old.pem", "not_after_unix_s": -2},
         ]));
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             lines,
             [
-                r#"turnbuckle_certificate_days{file="relay.pem"} 61"#,
-                r#"turnbuckle_certificate_days{file="old.pem"} -2"#,
+                r#"turnbuckle_certificate_expiry_timestamp_seconds{file="relay.pem"} 1800000000"#,
+                r#"turnbuckle_certificate_expiry_timestamp_seconds{file="old.pem"} -2"#,
             ]
         );
         let unread = json!([{"file": "gone.pem", "error": "no such file"}]);

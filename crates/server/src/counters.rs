@@ -279,6 +279,8 @@ counters! {
     pub(crate) struct SessionCounters: "sessions", "the hub and the followers of changes" {
         /// Binding requests that came.
         pub(crate) binding_requests: Counter => Requests,
+        /// Answers with error 401 to requests without credentials, which is how every client begins. Those to requests with credentials are refusals.
+        pub(crate) challenges: Counter => Requests,
         /// Answers with error 401 by UDP.
         pub(crate) challenges_by_udp: Counter => Requests,
         /// Allocations that came to be, by the client's transport. One whose client moves to another transport comes to be there too.

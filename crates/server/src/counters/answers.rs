@@ -53,6 +53,13 @@ impl AnswerCounters {
         Some(code)
     }
 
+    /// Returns how many answers had an error code.
+    pub(crate) fn with_code(&self, code: u16) -> u64 {
+        let column = CODES.iter().position(|&of| of == code);
+        let rows = self.0.iter().filter_map(|row| row.get(column?));
+        rows.map(Counter::get).sum()
+    }
+
     pub(crate) fn add_all(&self, other: &Self) {
         for (sums, parts) in self.0.iter().zip(&other.0) {
             for (sum, part) in sums.iter().zip(parts) {

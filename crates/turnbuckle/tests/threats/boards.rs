@@ -3,9 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Site};
+use turnbuckle_client::blocking::{Session, Target};
+use turnbuckle_client::{Credentials, UDP};
+use turnbuckle_wire::Method;
+
+use crate::harness::{Authority, Client, Key, Site, USER};
 use crate::metrics::Watched;
 use crate::not_run::not_run;
 
@@ -68,7 +73,9 @@ fn escaped(query: &str) -> String {
 #[test]
 fn prometheus_scrapes_it_and_answers_what_published_boards_and_our_own_ask() {
     let site = Site::new();
-    let watched = Watched::start(site, &[]);
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let watched = Watched::start(site, &[&certificate, &key]);
     let mut client = Client::new(site.ip(2), &watched.server);
     client.allocate();
     // Its traffic is counted for its realm when it has ended.
@@ -110,11 +117,111 @@ fn prometheus_scrapes_it_and_answers_what_published_boards_and_our_own_ask() {
     assert!(board.len() > 20, "{board:?}");
     let published = PUBLISHED.map(str::to_owned).into_iter();
     let mut missing: Vec<String> = published.chain(board).collect();
+    let mut other = Client::new(site.ip(4), &watched.server);
     while !missing.is_empty() && begin.elapsed() < TIMEOUT {
+        // What is shown only while it happens: an error, a challenge and a drop.
+        client.request(Method::ALLOCATE, |writer| {
+            writer.requested_transport(17);
+        });
+        client.send_channel_data(0x4001, b"nobody's");
+        other.fetch_challenge();
         missing.retain(|query| !ask(query).is_some_and(|answer| answer.contains("\"value\":")));
         std::thread::sleep(Duration::from_millis(50));
     }
     prometheus.kill().unwrap();
     prometheus.wait().unwrap();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Returns the metrics that the rules for alerts name.
+fn metrics_of_alerts() -> std::collections::BTreeSet<&'static str> {
+    let rules = include_str!("../../../../deploy/prometheus/alerts.yml");
+    let words = rules.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words
+        .filter(|word| word.starts_with("turnbuckle_"))
+        .collect()
+}
+
+/// Runs promtool. Returns what it printed, and fails if it did; nothing if it is not there.
+fn promtool(arguments: &[&str], input: Stdio) -> Option<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus");
+    let run = Command::new("promtool")
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(input)
+        .output();
+    let Ok(output) = run else {
+        not_run("promtool is not there");
+        return None;
+    };
+    let printed = [output.stdout, output.stderr].concat();
+    Some(String::from_utf8(printed).unwrap())
+}
+
+#[test]
+fn alerts_are_raised_by_their_cases_and_by_nothing_else() {
+    for (arguments, good) in [
+        (["check", "rules", "alerts.yml"], "rules found"),
+        (["test", "rules", "alerts_test.yml"], "SUCCESS"),
+    ] {
+        let Some(printed) = promtool(&arguments, Stdio::null()) else {
+            return;
+        };
+        assert!(
+            printed.contains(good) && !printed.contains("FAILED"),
+            "{printed}"
+        );
+    }
+    let rules = include_str!("../../../../deploy/prometheus/alerts.yml");
+    let cases = include_str!("../../../../deploy/prometheus/alerts_test.yml");
+    let names = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let names: Vec<&str> = names.collect();
+    let raised = format!("exp_samples: [{{value: {}}}]", names.len());
+    assert_eq!(cases.matches(&raised).count(), 2, "every alert is raised");
+    for name in names {
+        assert!(
+            cases.contains(&format!("alertname: {name}}}")),
+            "{name} is silent"
+        );
+    }
+}
+
+#[test]
+fn alerts_name_metrics_that_are_served_and_that_promtool_likes() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [certificate, key] = authority.options(Key::P256);
+    let database = tempfile::tempdir().unwrap();
+    let database = format!("--userdb={}", database.path().join("turndb").display());
+    let watched = Watched::start(site, &[&certificate, &key, &database]);
+    let mut client = Client::new(site.ip(2), &watched.server);
+    client.allocate();
+    let guessed = Credentials::user(USER, "a guess");
+    let target = Target::new(watched.server.address(), 5349, guessed).unwrap();
+    let mut guessing = Session::udp(&Arc::new(target)).unwrap();
+    assert_eq!(guessing.allocate(UDP, |_| {}).err(), Some(401));
+    let metrics = watched.scrape();
+    for name in metrics_of_alerts() {
+        // Only while a key waits for a restart.
+        let is_now_and_then = name == "turnbuckle_restart_pending";
+        let is_served =
+            metrics.contains(&format!("\n{name}{{")) || metrics.contains(&format!("\n{name} "));
+        assert!(is_served || is_now_and_then, "{name}: {metrics}");
+    }
+    assert!(
+        metrics.contains("\nturnbuckle_challenges_total 2\n"),
+        "{metrics}"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &metrics).unwrap();
+    let input = std::fs::File::open(file.path()).unwrap();
+    let Some(printed) = promtool(&["check", "metrics"], input.into()) else {
+        return;
+    };
+    let ours = printed
+        .lines()
+        .filter(|line| line.starts_with("turnbuckle_"));
+    assert_eq!(ours.collect::<Vec<_>>(), [""; 0]);
 }

@@ -75,7 +75,7 @@ impl Watched {
     }
 
     /// Reads the metrics.
-    fn scrape(&self) -> String {
+    pub(crate) fn scrape(&self) -> String {
         let (head, body) = self.get("/metrics", "");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         body

@@ -2,6 +2,7 @@
 
 use turnbuckle_datapath::{Payload, Run, SendQueue};
 use turnbuckle_engine::{ClientTuple, DropReason, IcmpError, Outcome, RelayHandle, Transport};
+use turnbuckle_wire::{AttributeType, Message};
 
 use super::Hub;
 use super::wanted::{Late, SocketDue, Wanted};
@@ -117,7 +118,11 @@ impl Hub {
     ) {
         match outcome {
             Outcome::Done => {
+                let refused = self.counters.answers.with_code(401);
                 self.carry_out_commands(front, tx);
+                if self.counters.answers.with_code(401) > refused && is_bare(datagram) {
+                    self.counters.sessions.challenges.add(1);
+                }
                 self.changes
                     .answered(self.now.time, datagram, &mut self.engine, front);
             }
@@ -299,6 +304,15 @@ impl Hub {
             }
         });
     }
+}
+
+/// Returns whether a request has no credentials.
+fn is_bare(request: &[u8]) -> bool {
+    let proofs = [
+        AttributeType::MESSAGE_INTEGRITY,
+        AttributeType::MESSAGE_INTEGRITY_SHA256,
+    ];
+    Message::parse(request).is_ok_and(|it| proofs.iter().all(|&proof| it.raw(proof).is_none()))
 }
 
 /// Hands an answer to the client's ingress, if that is another shard. Returns whether it is.
