@@ -25,6 +25,14 @@ pub(super) fn machine() -> Machine {
             .iter()
             .map(|text| text.parse().expect("an address"))
             .collect(),
+        interfaces: [("lo", 0), ("eth0", 1), ("eth1", 2), ("lo", 3), ("eth0", 4)]
+            .map(|(name, index)| {
+                (
+                    name.to_owned(),
+                    addresses[index].parse().expect("an address"),
+                )
+            })
+            .to_vec(),
         processors: NonZeroU16::new(4).expect("not zero"),
         domain: Some("example.net".to_owned()),
         resolve: |name| match name {

@@ -144,6 +144,68 @@ fn relays_from_private_addresses_where_there_are_no_public_ones() {
 }
 
 #[test]
+fn no_listening_ip_means_both_wildcards() {
+    let ip = |text: &str| text.parse().expect("an address");
+    let (v4, v6) = (ip("192.0.2.7"), ip("2001:db8::7"));
+    let follows = |content: &str| {
+        let addresses = config(content).addresses;
+        let later = &addresses.later;
+        let covered = [v4, v6].map(|address| addresses.stands_for(address));
+        (covered, later.follows_relays)
+    };
+    for (content, covered, follows_relays) in [
+        ("", [true, true], true),
+        ("listening-ip=0.0.0.0\nlistening-ip=::", [true, true], true),
+        ("listening-ip=0.0.0.0", [true, false], true),
+        ("relay-ip=203.0.113.5", [true, true], false),
+        ("listening-ip=10.1.2.3", [false, false], false),
+    ] {
+        assert_eq!(follows(content), (covered, follows_relays), "{content}");
+    }
+}
+
+#[test]
+fn a_machine_with_loopback_alone_starts_and_says_what_it_waits_for() {
+    let mut machine = machine();
+    machine.addresses.truncate(1);
+    let read = |content: &[u8]| from_text("t.conf", content, &machine).expect("accepted");
+    let loaded = read(b"external-ip=198.51.100.9");
+    let is_said = |loaded: &Loaded| {
+        let mut notes = loaded.notes.iter();
+        notes.any(|note| note.text.contains("only loopback addresses now"))
+    };
+    assert!(is_said(&loaded), "{:?}", loaded.notes);
+    let addresses = &loaded.config.addresses;
+    let later = "10.9.9.9".parse().expect("an address");
+    assert_eq!(addresses.public(later).to_string(), "198.51.100.9");
+    assert!(!is_said(&read(b"listening-ip=127.0.0.1")), "it was meant");
+}
+
+#[test]
+fn a_device_limits_the_default_addresses_to_its_own() {
+    let listening = |content: &str| {
+        let listeners = config(content).addresses.listeners.into_iter();
+        let texts: Vec<String> = listeners.map(|it| it.ip().to_string()).collect();
+        texts.join(" ")
+    };
+    let relays = |content: &str| {
+        let relays = config(content).addresses.relays.into_iter();
+        let texts: Vec<String> = relays.map(|it| it.to_string()).collect();
+        texts.join(" ")
+    };
+    assert_eq!(
+        listening("listening-device=eth0"),
+        "203.0.113.5 2001:db8::5"
+    );
+    assert_eq!(
+        listening("listening-device=eth0\nlistening-ip=::"),
+        "2001:db8::5"
+    );
+    assert_eq!(listening("listening-device=later0"), "127.0.0.1");
+    assert_eq!(relays("relay-device=eth1"), "10.1.2.3");
+}
+
+#[test]
 fn external_addresses_map_one_or_all_of_a_family() {
     let all = config(
         "relay-ip=10.1.2.3\nrelay-ip=2001:db8::5\nexternal-ip=198.51.100.9\nexternal-ip=2001:db8:1::9",

@@ -152,7 +152,8 @@ pub(crate) const ROWS: &[Key] = &[
         Group::Addresses,
         Kind::Address,
         "Address to listen on. 0.0.0.0 and :: stand for all addresses of the machine of that \
-         family, without link-local ones; so does leaving the key out, for both families.",
+         family, without link-local ones, also for addresses that the machine gets later. \
+         Leaving the key out means both.",
     )
     .short('L')
     .repeatable()
@@ -198,8 +199,8 @@ pub(crate) const ROWS: &[Key] = &[
         Group::Addresses,
         Kind::Address,
         "Local address of relayed transport addresses; several of a family are used in turn. \
-         Without the key: the listening addresses if given, else those of the machine, of each \
-         family the public ones, or the private ones where it has no public one.",
+         Without the key: the listening addresses if given, else those that the machine has at the \
+         time, of each family the public ones, or the private ones where it has no public one.",
     )
     .short('E')
     .repeatable()
@@ -401,18 +402,25 @@ pub(crate) fn finish(
     machine: &Machine,
     findings: &mut Findings,
 ) -> Addresses {
+    let devices = Devices {
+        listening: given.listening_device,
+        relay: given.relay_device,
+    };
     let chosen = choose(
         &given.listening_ips,
         &given.relay_ips,
+        &devices,
         others.denied_peers,
         machine,
         findings,
     );
     let Chosen {
-        listeners, relays, ..
+        listeners,
+        relays,
+        later,
     } = chosen;
     let (external, external_of_all) =
-        external_addresses(given.external_ips, &relays, machine, findings);
+        external_addresses(given.external_ips, &relays, &later, machine, findings);
     let port = given.listening_port;
     let service = nat_discovery::Service {
         port,
@@ -444,7 +452,7 @@ pub(crate) fn finish(
         external,
         later: LaterAddresses {
             external_of_all,
-            ..chosen.later
+            ..later
         },
         relay_ports: PortRange {
             min: nonzero(min),
@@ -454,10 +462,7 @@ pub(crate) fn finish(
             true => DefaultFamily::Client,
             false => given.family.default,
         },
-        devices: Devices {
-            listening: given.listening_device,
-            relay: given.relay_device,
-        },
+        devices,
     }
 }
 

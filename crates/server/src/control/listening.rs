@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use turnbuckle_datapath::SocketKind;
 use turnbuckle_engine::InterfaceAddress;
 
+use super::interfaces::on_device;
 use crate::config::{Config, Persona};
 use crate::shard::{Request, Shard};
 use crate::survive::Takeover;
@@ -183,6 +184,8 @@ impl Listening {
 
     /// Waits for those of `addresses` that a wildcard of `config` covers and that no shard listens on yet.
     pub(crate) fn follow(&mut self, config: &Config, addresses: &[InterfaceAddress]) {
+        let device = config.addresses.devices.listening.as_deref();
+        let addresses = on_device(device, addresses);
         for address in addresses.iter().map(|address| address.ip) {
             if !config.addresses.stands_for(address) {
                 continue;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{Commons, InterfaceAddress};
 
+use super::interfaces::on_device;
 use super::shards::Shards;
 use crate::config::Config;
 use crate::translate;
@@ -32,6 +33,8 @@ impl Relays {
         shards: &mut Shards,
         out: &mut impl Write,
     ) {
+        let device = config.addresses.devices.relay.as_deref();
+        let interfaces = on_device(device, interfaces);
         let usable = interfaces.iter().map(|address| address.ip);
         let usable: Vec<IpAddr> = usable.filter(|ip| !is_link_local(*ip)).collect();
         let mut relays = config.addresses.relays_among(&usable);

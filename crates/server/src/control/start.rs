@@ -172,7 +172,7 @@ pub(super) fn start(
             events: outlets.get(index).cloned(),
         },
     };
-    let shards =
+    let mut shards =
         Shards::start(count, events.clone(), plan).map_err(|error| ServeError::from_io(&error))?;
     offload.begin(config).map_err(ServeError::new)?;
     if listeners > 0 {
@@ -195,6 +195,9 @@ pub(super) fn start(
         has_database,
     };
     announce::running(config, &running, out);
+    // The same for what is relayed from.
+    let mut relays = Relays::new(config, Arc::clone(&commons));
+    relays.follow(config, interfaces.addresses(), &mut shards, out);
     let _ = writeln!(out, "{}", offload.line());
     let counted = shards
         .all()
@@ -208,7 +211,7 @@ pub(super) fn start(
         certificates,
         users,
         interfaces,
-        relays: Relays::new(config, commons),
+        relays,
         drain: Drain::new(
             config.limits.drained,
             survival.as_deref().map(Survival::draining),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::local::LaterAddresses;
 use crate::findings::Findings;
 use crate::host::{list, resolve, unfit_external};
 use crate::machine::Machine;
@@ -20,6 +21,7 @@ pub struct ExternalAddress {
 pub(crate) fn external_addresses(
     given: Vec<(String, Origin)>,
     relays: &[IpAddr],
+    later: &LaterAddresses,
     machine: &Machine,
     findings: &mut Findings,
 ) -> (Vec<ExternalAddress>, Vec<IpAddr>) {
@@ -32,7 +34,7 @@ pub(crate) fn external_addresses(
             None => {
                 let fit = resolve(text, machine).unwrap_or_default().into_iter();
                 of_all.extend(fit.filter(|public| unfit_external(*public).is_none()));
-                single(text, relays, machine)
+                single(text, relays, later, machine)
             }
         };
         match added {
@@ -88,8 +90,11 @@ fn pair(
 fn single(
     text: &str,
     relays: &[IpAddr],
+    later: &LaterAddresses,
     machine: &Machine,
 ) -> Result<Vec<ExternalAddress>, String> {
+    // Whatever the machine gets later is mapped then.
+    let has_none_yet = later.follows_relays && relays.iter().all(IpAddr::is_loopback);
     let mut entries = Vec::new();
     for public in resolve(text, machine)? {
         if let Some(message) = unfit_external(public) {
@@ -103,7 +108,7 @@ fn single(
             public,
             private: *private,
         }));
-        if before == entries.len() {
+        if before == entries.len() && !has_none_yet {
             return Err(format!(
                 "`{public}` would map no relay address: none of its family is there except \
                  loopback; give `relay-ip`"

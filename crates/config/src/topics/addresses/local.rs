@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use turnbuckle_engine::AddressRange;
 
+use super::Devices;
 use crate::findings::Findings;
 use crate::host::{is_private, list, local_addresses};
 use crate::machine::Machine;
@@ -12,11 +13,11 @@ use crate::problem::Origin;
 /// How addresses that the machine gets after the start are treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterAddresses {
-    /// `0.0.0.0` was written: IPv4 addresses that the machine gets later are listened on too.
+    /// IPv4 addresses that the machine gets later are listened on too: `0.0.0.0` was written, or nothing.
     pub every_ipv4: bool,
-    /// `::` was written: the same for IPv6.
+    /// The same for IPv6: `::` was written, or nothing.
     pub every_ipv6: bool,
-    /// Relay addresses follow the addresses of the machine: a wildcard was written, and no relay address.
+    /// Relay addresses follow the addresses of the machine: no relay address was written, and no listening address but wildcards.
     pub follows_relays: bool,
     /// IPv6 is relayed too in that case.
     pub relays_ipv6: bool,
@@ -33,17 +34,18 @@ pub(crate) struct Chosen {
     pub(crate) later: LaterAddresses,
 }
 
-/// Looks up the given addresses, and takes those of `machine` where none is given.
+/// Looks up the given addresses, and takes those of `machine` on the given interfaces where none is given.
 pub(crate) fn choose(
     listening: &[(String, Origin)],
     relaying: &[(String, Origin)],
+    devices: &Devices,
     denied_peers: &[AddressRange],
     machine: &Machine,
     findings: &mut Findings,
 ) -> Chosen {
     let problems_before = findings.problems.len();
-    let system = &machine.addresses;
-    let outward = outward(system);
+    let system = &machine.addresses_on(devices.listening.as_deref());
+    let outward = outward(&machine.addresses_on(devices.relay.as_deref()));
     let mut listeners = local_addresses("listening-ip", listening, machine, system, findings);
     let mut relays = local_addresses("relay-ip", relaying, machine, &outward, findings);
     let is_lenient = findings.is_lenient();
@@ -104,8 +106,19 @@ pub(crate) fn choose(
         );
     }
     let has_wildcard = |wildcard: &str| listening.iter().any(|(text, _)| text == wildcard);
-    let every_ipv6 = has_wildcard("::");
-    let every_ipv4 = has_wildcard("0.0.0.0") || (every_ipv6 && is_lenient);
+    // Without the key both wildcards are meant.
+    let every_ipv6 = !has_listeners || has_wildcard("::");
+    let every_ipv4 = !has_listeners || has_wildcard("0.0.0.0") || (every_ipv6 && is_lenient);
+    if !has_given_listeners && relays.iter().all(IpAddr::is_loopback) && !relays.is_empty() {
+        let what = match is_chosen {
+            true => "clients on other machines are served only",
+            false => "other machines are served only",
+        };
+        findings.note(
+            "listening-ip",
+            format!("this machine has only loopback addresses now; {what} once it gets another, which is then used without a restart"),
+        );
+    }
     Chosen {
         listeners,
         relays,
