@@ -73,13 +73,24 @@ def the_page_shows_what_the_relay_does_and_a_name_stays_text(hosts, server, page
         assert page.locator("#sessions img").count() == 0
         assert page.title() == "Turnbuckle"
         assert page.locator("#drops .label").first.inner_text() == "channel_not_bound"
-        assert page.locator("#rates path.line").count() == 2
+        # Two samples of the relay's own history, which are five seconds apart, and what came since.
+        _await(page, lambda: page.locator("#rates path.line").count() == 3)
+        page.fill("#filter", "nobody")
+        page.wait_for_selector("text=No session matches.")
+        page.fill("#filter", USER[:4])
+        page.check("#by-user")
+        page.wait_for_selector("#sessions td[data-column=Sessions]")
+        page.uncheck("#by-user")
         assert page.locator("#batches h3").count() >= 1
         assert "relay.test" in page.locator("#certificates").inner_text()
         # For whoever wants to look at it.
+        narrow = pages(width=360)
+        narrow.goto(URL)
+        narrow.wait_for_selector("#sessions tbody tr")
+        assert narrow.evaluate("document.documentElement.scrollWidth") == 360, "nothing is cut off"
         if folder := os.environ.get("STATUS_PAGE_PICTURES"):
             page.screenshot(path=pathlib.Path(folder) / "light.png", full_page=True)
-            for name, scheme, width in (("dark", "dark", 1280), ("narrow", "light", 420)):
+            for name, scheme, width in (("dark", "dark", 1280), ("narrow", "light", 360)):
                 other = pages(scheme, width)
                 other.goto(URL)
                 other.wait_for_selector("#sessions tbody tr")

@@ -15,6 +15,7 @@ mod coturn;
 pub mod ctl;
 mod exposition;
 mod health;
+mod history;
 mod host;
 mod http;
 mod limits;

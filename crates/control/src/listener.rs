@@ -102,19 +102,27 @@ impl Listener {
             return;
         };
         let crowd = Arc::new(Crowd::default());
-        loop {
-            match listener.accept().await {
-                Ok((stream, client)) => {
-                    // A connection that is one too many is closed without a word.
-                    if let Some(place) = Place::take(&crowd, client.ip()) {
-                        let tls = self.tls.as_ref().map(Tls::acceptor);
-                        let to = (Arc::clone(&shared), Arc::clone(&site));
-                        tokio::spawn(serve_one(stream, tls, to, place));
+        let accepting = async {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, client)) => {
+                        // A connection that is one too many is closed without a word.
+                        if let Some(place) = Place::take(&crowd, client.ip()) {
+                            let tls = self.tls.as_ref().map(Tls::acceptor);
+                            let to = (Arc::clone(&shared), Arc::clone(&site));
+                            tokio::spawn(serve_one(stream, tls, to, place));
+                        }
                     }
+                    Err(_) => tokio::time::sleep(PAUSE).await,
                 }
-                Err(_) => tokio::time::sleep(PAUSE).await,
             }
-        }
+        };
+        let remembering = async {
+            if site.page.is_some() {
+                shared.keep_history().await;
+            }
+        };
+        tokio::join!(accepting, remembering);
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use turnbuckle_server::handle::{Commands, Events, LiveCounters};
 
 use crate::certificates::Certificates;
 use crate::consumers::Consumers;
 use crate::exposition::{Exposition, Format};
+use crate::history::{self, History, Sample};
 use crate::own::Numbers;
 use crate::traffic::Traffic;
 use crate::{coturn, own};
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) counters: LiveCounters,
     pub(crate) commands: Commands,
     pub(crate) certificates: Certificates,
+    /// Kept while there is a status page.
+    pub(crate) history: Mutex<History>,
     events: Mutex<Option<Events>>,
     traffic: Mutex<Traffic>,
     /// Who else is shown events.
@@ -44,10 +47,22 @@ impl Shared {
             counters,
             commands,
             certificates: Certificates::default(),
+            history: Mutex::default(),
             events: Mutex::default(),
             traffic: Mutex::new(Traffic::new(labels_users)),
             consumers: Mutex::default(),
             is_statsdb_up: Mutex::default(),
+        }
+    }
+
+    /// Adds to the history for ever.
+    pub(crate) async fn keep_history(&self) {
+        let mut moments = tokio::time::interval(history::EVERY);
+        moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            moments.tick().await;
+            let sample = Sample::take(&self.counters, self.begun.elapsed());
+            lock(&self.history).add(sample);
         }
     }
 

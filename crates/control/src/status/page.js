@@ -3,11 +3,13 @@
 // What a client has named (realms, users) is only ever the text of an element: nothing here makes elements of a string.
 "use strict";
 
-const HISTORY = 120;
 const INTERVAL_MS = 1000;
+const WINDOW_MS = 600_000;
+/** Rows of a table. */
+const ROWS_MAX = 100;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Snapshots, the newest last, without repetitions. */
+/** The two newest snapshots, the newest last. What was before is in the newest. */
 const history = [];
 
 const place = (id) => document.getElementById(id);
@@ -77,11 +79,10 @@ function duration(seconds) {
 }
 
 /** How fast a count grows, from the newest two snapshots. */
-function rate(of, at = history.length - 1) {
-  if (at < 1) return 0;
-  const [before, now] = [history[at - 1], history[at]];
-  const seconds = (now.at_ms - before.at_ms) / 1000;
-  return Math.max(0, of(now) - of(before)) / seconds;
+function rate(of) {
+  if (history.length < 2) return 0;
+  const [before, now] = history;
+  return (Math.max(0, of(now) - of(before)) * 1000) / (now.at_ms - before.at_ms);
 }
 
 const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
@@ -118,31 +119,49 @@ function ceiling(value) {
   return [1, 2, 4, 5, 10].map((step) => step * scale).find((step) => step >= value);
 }
 
-function showRates() {
-  const [width, height, left, bottom] = [1100, 190, 52, 20];
+/** How fast a count grew within the window: pairs of a time and a rate, up to the newest snapshot. */
+function rates(now, name) {
+  const times = [...now.history.at_ms, now.at_ms];
+  const counts = [...now.history[name], now.datagrams[name] ?? sum(now.drops)];
+  const points = [];
+  for (let index = 1; index < times.length; index++) {
+    const elapsed = times[index] - times[index - 1];
+    // The newest snapshot may be taken just behind a sample, and says nothing then.
+    if (elapsed < 1000) continue;
+    points.push([times[index], (Math.max(0, counts[index] - counts[index - 1]) * 1000) / elapsed]);
+  }
+  return points;
+}
+
+function showRates(now) {
+  // As wide as its place, so that words keep their size.
+  const width = Math.max(240, place("rates").clientWidth);
+  const [height, left, bottom] = [190, 52, 20];
   const series = [
-    ["first", "from clients", (it) => it.datagrams.client_in],
-    ["second", "from peers", (it) => it.datagrams.peer_in],
-  ].map(([kind, name, of]) => ({ kind, name, values: history.slice(1).map((_, index) => rate(of, index + 1)) }));
-  const top = ceiling(Math.max(...series.flatMap((it) => it.values), 0));
-  const x = (index, count) => width - ((count - 1 - index) * (width - left)) / (HISTORY - 2);
+    ["first", "from clients", "client_in"],
+    ["second", "from peers", "peer_in"],
+    ["bad", "dropped", "dropped"],
+  ].map(([kind, name, member]) => ({ kind, name, points: rates(now, member) }));
+  const top = ceiling(Math.max(...series.flatMap((it) => it.points.map(([, value]) => value)), 0));
+  const x = (time) => width - ((now.at_ms - time) * (width - left)) / WINDOW_MS;
   const y = (value) => 8 + (1 - value / top) * (height - bottom - 8);
-  const plot = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Datagrams per second" });
+  const plot = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Datagrams per second in the last ten minutes" });
   for (const part of [0, 0.5, 1]) {
     plot.append(drawn("line", { x1: left, x2: width, y1: y(top * part), y2: y(top * part), class: "grid" }));
     plot.append(text(left - 8, y(top * part) + 4, short.format(top * part), "end"));
   }
-  plot.append(text(left, height - 3, "2 min ago"), text(width, height - 3, "now", "end"));
+  plot.append(text(left, height - 3, "10 min ago"), text(width, height - 3, "now", "end"));
   const legend = element("div", "legend");
-  for (const { kind, name, values } of series) {
-    const points = values.map((value, index) => `${x(index, values.length).toFixed(1)},${y(value).toFixed(1)}`);
-    if (points.length > 1) {
-      const start = x(0, values.length).toFixed(1);
-      plot.append(drawn("path", { class: `area ${kind}`, d: `M${start},${y(0)}L${points.join("L")}L${width},${y(0)}Z` }));
-      plot.append(drawn("path", { class: `line ${kind}`, d: `M${points.join("L")}` }));
+  for (const { kind, name, points } of series) {
+    const seen = points.filter(([time]) => x(time) >= left);
+    const line = seen.map(([time, value]) => `${x(time).toFixed(1)},${y(value).toFixed(1)}`);
+    if (line.length > 1) {
+      const [begin, end] = [x(seen[0][0]).toFixed(1), x(seen.at(-1)[0]).toFixed(1)];
+      plot.append(drawn("path", { class: `area ${kind}`, d: `M${begin},${y(0)}L${line.join("L")}L${end},${y(0)}Z` }));
+      plot.append(drawn("path", { class: `line ${kind}`, d: `M${line.join("L")}` }));
     }
     const entry = around("span", "", element("i", kind), document.createTextNode(`${name} `));
-    entry.append(element("span", "", `${whole.format(Math.round(values.at(-1) ?? 0))}/s`));
+    entry.append(element("span", "", `${whole.format(Math.round(points.at(-1)?.[1] ?? 0))}/s`));
     legend.append(entry);
   }
   place("rates").replaceChildren(plot, legend);
@@ -150,42 +169,69 @@ function showRates() {
 
 function table(columns, rows) {
   const head = columns.map(([name, kind]) => element("th", kind, name));
-  const cells = (row) => row.map((value, index) => element("td", columns[index][1], value));
+  const cell = (value, [name, kind]) => {
+    const made = element("td", kind, value);
+    made.dataset.column = name;
+    return made;
+  };
+  const cells = (row) => row.map((value, index) => cell(value, columns[index]));
   const body = rows.map((row) => around("tr", "", ...cells(row)));
   return around("table", "", around("thead", "", around("tr", "", ...head)), around("tbody", "", ...body));
 }
 
 const empty = (words) => element("p", "empty", words);
 
+/** Adds up what the sessions of each user and realm have relayed, most bytes first. */
+function sums(sessions) {
+  const users = new Map();
+  for (const it of sessions) {
+    const key = JSON.stringify([it.realm, it.user]);
+    const known = users.get(key) ?? { user: it.user, realm: it.realm, count: 0, from_client_bytes: 0, from_peers_bytes: 0 };
+    known.count++;
+    known.from_client_bytes += it.from_client_bytes;
+    known.from_peers_bytes += it.from_peers_bytes;
+    users.set(key, known);
+  }
+  const all = (it) => it.from_client_bytes + it.from_peers_bytes;
+  return [...users.values()].sort((a, b) => all(b) - all(a));
+}
+
+/** The columns of sessions and of sums per user: name, kind, and what stands there. */
+const USER = [
+  ["User", "name", (it) => it.user],
+  ["Realm", "name", (it) => it.realm],
+];
+const BYTES = [
+  ["From client", "number", (it) => bytes(it.from_client_bytes)],
+  ["From peers", "number", (it) => bytes(it.from_peers_bytes)],
+];
+const SESSION = [
+  ...USER,
+  ["By", "", (it) => it.transport],
+  ["Client", "", (it) => it.client],
+  ["Relayed address", "", (it) => it.relays.join(", ")],
+  ["Age", "number", (it) => duration(it.age_s)],
+  ["Expires in", "number", (it) => duration(it.expires_in_s)],
+  ...BYTES,
+];
+const SUM = [...USER, ["Sessions", "number", (it) => whole.format(it.count)], ...BYTES];
+
 function showSessions(now) {
   const { count, listed } = now.sessions;
-  place("sessions-note").textContent = listed.length < count ? `The first ${listed.length} of ${whole.format(count)}.` : "";
-  if (listed.length === 0) {
-    place("sessions").replaceChildren(empty("No sessions."));
+  const wanted = place("filter").value.trim().toLowerCase();
+  const found = listed.filter((it) => [it.user, it.realm, it.client, ...it.relays].some((value) => value.toLowerCase().includes(wanted)));
+  const byUser = place("by-user").checked;
+  const lines = byUser ? sums(found) : found;
+  const notes = [];
+  if (listed.length < count) notes.push(`Of ${whole.format(count)} sessions the first ${listed.length} are looked at.`);
+  if (lines.length > ROWS_MAX) notes.push(`The first ${ROWS_MAX} of ${whole.format(lines.length)} are shown.`);
+  place("sessions-note").textContent = notes.join(" ");
+  if (lines.length === 0) {
+    place("sessions").replaceChildren(empty(listed.length ? "No session matches." : "No sessions."));
     return;
   }
-  const columns = [
-    ["User", "name"],
-    ["Realm", "name"],
-    ["By", ""],
-    ["Client", ""],
-    ["Relayed address", ""],
-    ["Age", "number"],
-    ["Expires in", "number"],
-    ["From client", "number"],
-    ["From peers", "number"],
-  ];
-  const rows = listed.map((it) => [
-    it.user,
-    it.realm,
-    it.transport,
-    it.client,
-    it.relays.join(", "),
-    duration(it.age_s),
-    duration(it.expires_in_s),
-    bytes(it.from_client_bytes),
-    bytes(it.from_peers_bytes),
-  ]);
+  const columns = byUser ? SUM : SESSION;
+  const rows = lines.slice(0, ROWS_MAX).map((it) => columns.map(([, , of]) => of(it)));
   place("sessions").replaceChildren(table(columns, rows));
 }
 
@@ -273,7 +319,7 @@ async function look() {
     if (last && now.at_ms < last.at_ms) history.length = 0;
     if (!last || now.at_ms !== last.at_ms) {
       history.push(now);
-      history.splice(0, history.length - HISTORY);
+      history.splice(0, history.length - 2);
       for (const show of [showState, showTotals, showRates, showSessions, showDrops, showPorts, showBatches, showCertificates]) show(now);
     }
   } catch (error) {
@@ -281,5 +327,8 @@ async function look() {
   }
   setTimeout(look, INTERVAL_MS);
 }
+
+place("choice").addEventListener("submit", (event) => event.preventDefault());
+place("choice").addEventListener("input", () => history.length && showSessions(history.at(-1)));
 
 look();

@@ -9,10 +9,10 @@ use turnbuckle_server::handle::{
 
 use crate::asking::ask_each;
 use crate::own::BATCH_BOUNDS;
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 
-/// Sessions that are shown.
-const SESSIONS_MAX: usize = 100;
+/// Sessions that are listed, for the page to choose from.
+const SESSIONS_MAX: usize = 500;
 
 /// Time in which a shard has to list sessions.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -65,6 +65,7 @@ pub(super) async fn take(shared: &Shared, uptime: Duration) -> Value {
             "in_flight": in_flight,
         },
         "drops": drops,
+        "history": lock(&shared.history).show(),
         "batch_bounds": BATCH_BOUNDS,
         "batches": (0..counters.shards()).map(|shard| batches(counters, shard)).collect::<Vec<_>>(),
         "ports": ports(counters),

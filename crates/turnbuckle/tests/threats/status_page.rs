@@ -45,6 +45,10 @@ fn the_status_page_is_there_if_asked_for_and_lets_a_browser_load_nothing_from_el
     let listed = &snapshot["sessions"]["listed"];
     assert_eq!(listed.as_array().unwrap().len(), 1);
     assert!(listed[0]["expires_in_s"].as_u64().unwrap() > 500);
+    // Kept before anybody looked, and on top of what the counters say now.
+    let history = &snapshot["history"];
+    assert!(!history["at_ms"].as_array().unwrap().is_empty());
+    assert!(history["at_ms"][0].as_u64() < snapshot["at_ms"].as_u64());
     for (more, status) in [
         ("Sec-Fetch-Site: cross-site\r\n", "403"),
         ("Sec-Fetch-Site: same-site\r\n", "403"),
