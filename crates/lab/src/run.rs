@@ -61,8 +61,9 @@ impl Case<'_> {
             .transpose()?;
         let kernel_threads = hosts.relay_kernel_threads()?;
         let load = start(&hosts.load, "load", &commands.load, &hosts.load.cpus)?;
-        let ready = load.event("ready", TIMEOUT)?;
-        check_clients(&ready)?;
+        let ready = load.event("ready", TIMEOUT);
+        let checked = ready.and_then(|ready| check_clients(&ready).map(|()| ready));
+        let ready = checked.with_context(|| self.advice())?;
         let window = Duration::from_secs_f64(self.window_s);
         let warm_up = Duration::from_secs_f64(self.warm_up_s);
         load.event("measuring", TIMEOUT + warm_up)?;
@@ -270,6 +271,21 @@ impl Case<'_> {
             ..base
         };
         Ok((record, last_lines))
+    }
+
+    /// Returns what to look at when the load's clients are not served.
+    fn advice(&self) -> String {
+        let server = &self.server.name;
+        let transport = self.server.transport(self.scenario.transport);
+        let key = match transport {
+            Transport::Udp | Transport::Masque => "command",
+            Transport::Tcp | Transport::Tls | Transport::Dtls => "all_transports",
+        };
+        let transport = transport.name();
+        format!(
+            "{server} does not serve clients by {transport}; its `{key}` has to open that transport (`--servers FILE` replaces it; coturn listens for DTLS \
+             only with `--dtls` since 4.17)"
+        )
     }
 
     /// Starts a program that runs the whole time beside the load, and waits until it is ready.

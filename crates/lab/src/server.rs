@@ -153,6 +153,41 @@ mod tests {
         assert_eq!(names.len(), servers.len());
     }
 
+    /// Programs of other versions stand in for coturn, and print their arguments.
+    #[test]
+    fn coturn_is_told_to_listen_for_dtls_where_it_knows_how() {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::process::Command;
+
+        let servers = known(None).expect("servers");
+        let coturn = servers.iter().find(|server| server.name == "coturn");
+        let command = coturn.and_then(|server| server.command(Transport::Dtls));
+        let words = shell_words::split(command.expect("coturn speaks DTLS")).expect("words");
+        let path = std::env::var("PATH").expect("a PATH");
+        for (version, is_told) in [
+            ("4.6.1", false),
+            ("4.9.0", false),
+            ("4.17.1", true),
+            ("5.0", true),
+        ] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let program = folder.path().join("turnserver");
+            let script =
+                format!("#!/bin/sh\n[ \"$1\" = --version ] && echo {version} || echo \"$@\"\n");
+            std::fs::write(&program, script).expect("written");
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).expect("executable");
+            let output = Command::new(&words[0])
+                .args(&words[1..])
+                .env("PATH", format!("{}:{path}", folder.path().display()))
+                .output()
+                .expect("it runs");
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(printed.contains("--lt-cred-mech"), "{version}: {output:?}");
+            assert_eq!(printed.contains(" --dtls"), is_told, "{version}: {printed}");
+        }
+    }
+
     #[test]
     fn the_servers_that_a_scenario_names_are_there_and_speak_its_transport() {
         let servers = known(None).expect("servers");
