@@ -6,6 +6,7 @@
 mod analysis;
 mod connections;
 mod environment;
+mod headline;
 mod html;
 mod plot;
 mod text;
@@ -24,6 +25,8 @@ pub(crate) use environment::{Environment, ServerEntry, Session};
 struct Contents {
     /// Of the folder.
     title: String,
+    /// The verdict in one sentence.
+    headline: String,
     /// Hand-written, in Markdown.
     findings: String,
     environment: Environment,
@@ -43,6 +46,7 @@ pub(crate) fn render(folder: &Path) -> Result<()> {
             .file_name()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default(),
+        headline: headline::headline(&groups, &environment.against),
         findings: fs::read_to_string(folder.join("findings.md")).unwrap_or_default(),
         environment,
         scenarios,

@@ -11,6 +11,7 @@ use crate::scenario::Question;
 #[template(path = "report.html")]
 struct Page<'a> {
     title: &'a str,
+    headline: &'a str,
     machine: String,
     /// HTML of `findings.md`
     findings: String,
@@ -149,6 +150,7 @@ pub(super) fn page(contents: &Contents) -> Result<String> {
         .unwrap_or_default();
     Ok(Page {
         title: &contents.title,
+        headline: &contents.headline,
         machine,
         findings: findings(&contents.findings),
         overviews,

@@ -32,7 +32,9 @@ pub(super) fn metric(group: &GroupResult, metric: Metric) -> Option<String> {
         strip = strip.with_group(*name, values.iter().copied());
     }
     let plots = vec![Plot::Strip(strip)];
+    // All figures are counts, times or shares: an axis from 0 shows how much they differ.
     let layout = Layout::auto_from_plots(&plots)
+        .with_x_axis_min(0.0)
         .with_title(metric.title())
         .with_x_label("")
         .with_width(760.0)

@@ -8,7 +8,10 @@ use crate::bottleneck::RULES;
 use crate::scenario::Question;
 
 pub(super) fn readme(contents: &Contents) -> String {
-    let mut text = format!("# Servers compared: {}\n\n", contents.title);
+    let mut text = format!(
+        "# Servers compared: {}\n\n**{}**\n\n",
+        contents.title, contents.headline
+    );
     if let Some(session) = contents.environment.sessions.first() {
         let _ = writeln!(
             text,
