@@ -95,7 +95,10 @@ pub fn edit(running: &Loaded, edit: &Edit, machine: &Machine) -> Result<Reloaded
         key: edit.key.clone(),
         value: Some(value.clone()),
     }));
-    let next = rebuild(running.config.persona, settings, machine)?;
+    let next = Loaded {
+        file: running.file.clone(),
+        ..rebuild(running.config.persona, settings, machine)?
+    };
     let reloaded = reload(running, &next, machine)?;
     if !reloaded.pending.is_empty() {
         return Err(edit.problem("changes with a restart alone, as this server was started"));

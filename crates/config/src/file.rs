@@ -28,21 +28,11 @@ impl fmt::Debug for Setting {
 
 /// Longest line that coturn reads whole.
 const LINE_LEN_MAX: usize = 1024;
-/// Largest file read; a configuration with 10,000 users has half of it.
-pub(crate) const FILE_LEN_MAX: usize = 1 << 20;
 
 /// Reads the content of a file. Lines that cannot be read become problems; the others are returned.
 pub(crate) fn parse(path: &str, content: &[u8], problems: &mut Vec<Problem>) -> Vec<Setting> {
     let path: Arc<str> = path.into();
     let mut settings = Vec::new();
-    if content.len() > FILE_LEN_MAX {
-        let origin = Origin::File { path, line: 0 };
-        problems.push(Problem::unreadable(
-            &origin,
-            format!("the file has more than {FILE_LEN_MAX} bytes"),
-        ));
-        return settings;
-    }
     for (index, bytes) in content.split(|byte| *byte == b'\n').enumerate() {
         let origin = Origin::File {
             path: path.clone(),

@@ -11,6 +11,8 @@ const FATAL_TOGETHER: [&str; 5] = ["listening-ip", "max-port", "min-port", "no-u
 /// The findings so far.
 pub(crate) struct Findings {
     pub(crate) persona: Persona,
+    /// The server runs, and goes on with what it has if anything is wrong.
+    pub(crate) is_reload: bool,
     /// Where each key was written, by the table's name for it. Keys that were not written are absent.
     pub(crate) origins: BTreeMap<&'static str, Vec<Origin>>,
     pub(crate) problems: Vec<Problem>,
@@ -21,6 +23,7 @@ impl Findings {
     pub(crate) fn new(persona: Persona) -> Self {
         Self {
             persona,
+            is_reload: false,
             origins: BTreeMap::new(),
             problems: Vec::new(),
             notes: Vec::new(),
@@ -47,6 +50,15 @@ impl Findings {
         if self.is_lenient() && !is_command && !FATAL_TOGETHER.contains(&key) {
             self.note(key, message);
             return;
+        }
+        let origin = self.origin(key);
+        self.problems.push(Problem::new(&origin, key, message));
+    }
+
+    /// Records that a file which `key` names cannot be read. `turnserver` tolerates it at a start alone.
+    pub(crate) fn unreadable(&mut self, key: &str, message: impl Into<String>) {
+        if !self.is_reload {
+            return self.problem(key, message);
         }
         let origin = self.origin(key);
         self.problems.push(Problem::new(&origin, key, message));

@@ -1,51 +1,16 @@
-//! Reading as coturn does, for the `turnserver` persona: its search for files, its lines, its numbers and flags.
+//! Reading as coturn does, for the `turnserver` persona: its lines, its numbers and flags.
 //!
 //! Whatever is changed or passed over becomes a note; nothing is passed over in silence.
 
 use std::sync::Arc;
 
 use crate::entry::{Entry, Support};
-use crate::file::{FILE_LEN_MAX, Setting, printable};
+use crate::file::{Setting, printable};
 use crate::problem::{Note, Origin};
-use crate::search::find;
 use crate::value::Kind;
 
 /// The file that is read when none is named.
 pub(crate) const DEFAULT_FILE: &str = "turnserver.conf";
-
-/// Reads the file of this name, wherever it is found. That there is none is a note, as in coturn.
-pub(crate) fn read(name: &str, notes: &mut Vec<Note>) -> Vec<Setting> {
-    let mut note = |text: String| {
-        notes.push(Note {
-            is_error: false,
-            origin: None,
-            key: "config".to_owned(),
-            text,
-        });
-    };
-    let Some(path) = find(name) else {
-        note(format!(
-            "cannot find configuration file {name}; defaults and the command line hold"
-        ));
-        return Vec::new();
-    };
-    match std::fs::read(&path) {
-        Ok(content) if content.len() <= FILE_LEN_MAX => {
-            parse(&path.display().to_string(), &content, notes)
-        }
-        Ok(_) => {
-            note(format!(
-                "{} has more than {FILE_LEN_MAX} bytes and is not read",
-                path.display()
-            ));
-            Vec::new()
-        }
-        Err(error) => {
-            note(format!("cannot read {}: {error}", path.display()));
-            Vec::new()
-        }
-    }
-}
 
 /// Reads the settings of a file. A key ends at the first space, tab or `=`; quotes around a value are taken off; `#` begins a comment at the start of a
 /// line only.

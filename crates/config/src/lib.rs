@@ -28,6 +28,7 @@ mod removed;
 mod render;
 mod row;
 mod search;
+mod source;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,9 @@ pub use config::{Config, Protocols};
 pub use edit::{Edit, edit};
 pub use effective::{Effective, effective, report, report_json};
 pub use entry::{Coturn, Entry, Group, Reload, Status, Values};
-pub use load::{Loaded, Request, from_text, load, load_named, load_turnserver};
+pub use load::{
+    Loaded, Request, from_text, load, load_again, load_named, load_successor, load_turnserver,
+};
 pub use machine::Machine;
 pub use persona::{COTURN_VERSION, Persona};
 pub use problem::{Note, Origin, Problem, Problems};

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Read as _;
-use std::sync::Arc;
+use std::path::Path;
 
 use crate::command_line::{self, CommandLine, Manner};
 use crate::config::Config;
 use crate::draft::Draft;
 use crate::entry::{Entry, Support};
-use crate::file::{self, FILE_LEN_MAX, Setting, printable};
+use crate::file::{self, Setting, printable};
 use crate::findings::Findings;
 use crate::finish::finish;
 use crate::lenient;
@@ -17,6 +16,7 @@ use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem, Problems};
 use crate::search::find;
+use crate::source::SourceFile;
 use crate::table;
 use crate::topics::exporter;
 use crate::value::{Kind, Value};
@@ -32,6 +32,8 @@ pub struct Loaded {
     pub origins: BTreeMap<&'static str, Vec<Origin>>,
     /// What was written, in the order in which it was taken over.
     pub(crate) settings: Vec<Setting>,
+    /// The file that was read, if there was one.
+    pub(crate) file: Option<SourceFile>,
 }
 
 impl Loaded {
@@ -43,6 +45,7 @@ impl Loaded {
             notes: Vec::new(),
             origins: BTreeMap::new(),
             settings: Vec::new(),
+            file: None,
         }
     }
 }
@@ -66,7 +69,7 @@ pub fn load(
     arguments: impl IntoIterator<Item = OsString>,
     machine: &Machine,
 ) -> Result<Request, Problems> {
-    load_from(arguments, false, machine)
+    load_from(arguments, Occasion::Start, machine)
 }
 
 /// Reads the command line as the server of this name does ([`load`], [`load_turnserver`]); a bare argument names the file, which has to be there.
@@ -79,8 +82,64 @@ pub fn load_named(
     machine: &Machine,
 ) -> Result<Request, Problems> {
     match persona {
-        Persona::Turnbuckle => load_from(arguments, true, machine),
-        Persona::Turnserver => load_leniently(arguments, true, machine),
+        Persona::Turnbuckle => load_from(arguments, Occasion::Check, machine),
+        Persona::Turnserver => load_leniently(arguments, Occasion::Check, machine),
+    }
+}
+
+/// Reads the command line and the file again, for a server that runs with `running`. What was read from a file then has to be readable now.
+///
+/// # Errors
+/// As for the server of that name, and that the file cannot be read whole.
+pub fn load_again(
+    arguments: impl IntoIterator<Item = OsString>,
+    running: &Loaded,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    match running.config.persona {
+        Persona::Turnbuckle => load_from(arguments, Occasion::Reload(running), machine),
+        Persona::Turnserver => load_leniently(arguments, Occasion::Reload(running), machine),
+    }
+}
+
+/// Reads the command line and the file as [`load_turnserver`] does, for a program that is to take calls over: a file that is named has to be there.
+///
+/// # Errors
+/// As there.
+pub fn load_successor(
+    arguments: impl IntoIterator<Item = OsString>,
+    machine: &Machine,
+) -> Result<Request, Problems> {
+    load_leniently(arguments, Occasion::Takeover, machine)
+}
+
+/// What a configuration is read for.
+#[derive(Clone, Copy)]
+enum Occasion<'a> {
+    Start,
+    /// To say what it amounts to. A bare argument names the file.
+    Check,
+    /// To go on with another program.
+    Takeover,
+    /// For the server that runs with this one.
+    Reload(&'a Loaded),
+}
+
+impl<'a> Occasion<'a> {
+    fn names_file(self) -> bool {
+        matches!(self, Self::Check)
+    }
+
+    fn running(self) -> Option<&'a Loaded> {
+        match self {
+            Self::Reload(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    /// Returns the file that is to be read again.
+    fn before(self) -> Option<&'a SourceFile> {
+        self.running().and_then(|running| running.file.as_ref())
     }
 }
 
@@ -92,17 +151,17 @@ pub fn load_turnserver(
     arguments: impl IntoIterator<Item = OsString>,
     machine: &Machine,
 ) -> Result<Request, Problems> {
-    load_leniently(arguments, false, machine)
+    load_leniently(arguments, Occasion::Start, machine)
 }
 
 fn load_leniently(
     arguments: impl IntoIterator<Item = OsString>,
-    names_file: bool,
+    occasion: Occasion<'_>,
     machine: &Machine,
 ) -> Result<Request, Problems> {
     let mut problems = Vec::new();
     let manner = Manner {
-        names_file,
+        names_file: occasion.names_file(),
         is_abbreviated: true,
     };
     let command_line = command_line::parse(arguments, manner, &mut problems);
@@ -114,6 +173,7 @@ fn load_leniently(
     }
     let mut draft = table::draft(Persona::Turnserver);
     let mut findings = Findings::new(Persona::Turnserver);
+    findings.is_reload = occasion.running().is_some();
     // Arguments that belong to no option, and a file beside -n: coturn complains and goes on.
     let (passed_over, problems) = problems
         .into_iter()
@@ -126,8 +186,9 @@ fn load_leniently(
         no_file,
         ..
     } = command_line;
-    // coturn goes on without it, but whoever wants to know about a file has mistyped its name.
-    if let Some(name) = file.as_deref().filter(|_| names_file)
+    // coturn goes on without it, but whoever wants to know about a file has mistyped its name, and calls had its rules.
+    if let Some(name) = file.as_deref()
+        && matches!(occasion, Occasion::Check | Occasion::Takeover)
         && find(name).is_none()
     {
         let origin = Origin::File {
@@ -137,21 +198,43 @@ fn load_leniently(
         let problem = Problem::unreadable(&origin, "cannot be found");
         findings.problems.push(problem);
     }
-    let from_file = match no_file {
-        true => Vec::new(),
-        false => {
-            let name = file.as_deref().unwrap_or(lenient::DEFAULT_FILE);
-            lenient::read(name, &mut findings.notes)
+    let mut from_file = Vec::new();
+    let mut source = None;
+    if !no_file {
+        let name = file.as_deref().unwrap_or(lenient::DEFAULT_FILE);
+        let before = occasion.before();
+        // Another file that is found in the place of one that has gone has other rules.
+        let path = before.map_or_else(|| find(name), |before| Some(before.path.clone()));
+        match path {
+            Some(path) => {
+                if let Some((read, content)) = read(&path, before, &mut findings.problems) {
+                    let path = path.display().to_string();
+                    from_file = lenient::parse(&path, &content, &mut findings.notes);
+                    source = Some(read);
+                }
+            }
+            None => findings.notes.push(Note {
+                is_error: false,
+                origin: None,
+                key: "config".to_owned(),
+                text: format!(
+                    "cannot find configuration file {name}; defaults and the command line hold"
+                ),
+            }),
         }
-    };
+    }
     let settings: Vec<_> = from_file.into_iter().chain(settings).collect();
     for setting in &settings {
         take_leniently(setting.clone(), &mut draft, &mut findings);
     }
-    complete(draft, findings, settings, machine).map(|loaded| Request::Run(Box::new(loaded)))
+    let loaded = complete(draft, findings, settings, machine)?;
+    Ok(Request::Run(Box::new(Loaded {
+        file: source,
+        ..loaded
+    })))
 }
 
-/// Builds a configuration from settings that were taken over before, each for itself.
+/// Builds the configuration of a server that runs from settings that were taken over before, each for itself.
 ///
 /// # Errors
 ///
@@ -163,6 +246,7 @@ pub(crate) fn rebuild(
 ) -> Result<Loaded, Problems> {
     let mut draft = table::draft(persona);
     let mut findings = Findings::new(persona);
+    findings.is_reload = true;
     for setting in settings.iter().cloned() {
         if findings.is_lenient() {
             take_leniently(setting, &mut draft, &mut findings);
@@ -232,12 +316,12 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
 
 fn load_from(
     arguments: impl IntoIterator<Item = OsString>,
-    names_file: bool,
+    occasion: Occasion<'_>,
     machine: &Machine,
 ) -> Result<Request, Problems> {
     let mut problems = Vec::new();
     let manner = Manner {
-        names_file,
+        names_file: occasion.names_file(),
         is_abbreviated: false,
     };
     let command_line = command_line::parse(arguments, manner, &mut problems);
@@ -248,8 +332,20 @@ fn load_from(
         return Ok(Request::Version);
     }
     let CommandLine { settings, file, .. } = command_line;
-    let from_file = file.map_or_else(Vec::new, |path| read(&path, &mut problems));
-    assemble(from_file, settings, problems, machine).map(|loaded| Request::Run(Box::new(loaded)))
+    let mut from_file = Vec::new();
+    let mut source = None;
+    if let Some(path) = file {
+        let before = occasion.before();
+        if let Some((read, content)) = read(Path::new(&path), before, &mut problems) {
+            from_file = file::parse(&path, &content, &mut problems);
+            source = Some(read);
+        }
+    }
+    let loaded = assemble(from_file, settings, problems, machine)?;
+    Ok(Request::Run(Box::new(Loaded {
+        file: source,
+        ..loaded
+    })))
 }
 
 /// Builds a configuration from the content of a file alone. Messages call the file `path`.
@@ -262,27 +358,23 @@ pub fn from_text(path: &str, content: &[u8], machine: &Machine) -> Result<Loaded
     assemble(settings, Vec::new(), problems, machine)
 }
 
-fn read(path: &str, problems: &mut Vec<Problem>) -> Vec<Setting> {
-    let mut content = Vec::new();
-    let limit = u64::try_from(FILE_LEN_MAX)
-        .unwrap_or(u64::MAX)
-        .saturating_add(1);
-    let result =
-        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut content));
-    match result {
-        Ok(_) => file::parse(path, &content, problems),
-        Err(error) => {
-            let origin = Origin::File {
-                path: Arc::from(path),
-                line: 0,
-            };
-            problems.push(Problem::unreadable(
-                &origin,
-                format!("cannot be read: {error}"),
-            ));
-            Vec::new()
-        }
-    }
+/// Reads a file: for the first time, or again if it was read `before`.
+fn read(
+    path: &Path,
+    before: Option<&SourceFile>,
+    problems: &mut Vec<Problem>,
+) -> Option<(SourceFile, Vec<u8>)> {
+    let result = match before {
+        Some(before) => before.read_again(),
+        None => SourceFile::read(path),
+    };
+    let origin = Origin::File {
+        path: path.display().to_string().into(),
+        line: 0,
+    };
+    result
+        .map_err(|message| problems.push(Problem::unreadable(&origin, message)))
+        .ok()
 }
 
 /// Takes the settings of the file first, then those of the command line, which override them (repeatable keys add up).
@@ -349,6 +441,7 @@ fn complete(
         notes,
         origins,
         settings,
+        file: None,
     })
 }
 

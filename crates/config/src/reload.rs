@@ -52,7 +52,11 @@ pub fn reload(running: &Loaded, next: &Loaded, machine: &Machine) -> Result<Relo
     let pending = pending.collect();
     let config = applied(&running.config, merged.config, &changed);
     Ok(Reloaded {
-        loaded: Loaded { config, ..merged },
+        loaded: Loaded {
+            config,
+            file: next.file.clone(),
+            ..merged
+        },
         changed,
         pending,
     })
@@ -140,7 +144,10 @@ fn applied(running: &Config, merged: Config, changed: &[&'static Entry]) -> Conf
     config.process.statsdb = merged.process.statsdb;
     config.relays = merged.relays;
     config.stun = merged.stun;
-    config.tls = merged.tls;
+    // Whether it is spoken stays as it is: files that are not found any more are those that were read.
+    if running.tls.is_spoken() == merged.tls.is_spoken() {
+        config.tls = merged.tls;
+    }
     config.log = merged.log;
     config
 }

@@ -14,7 +14,7 @@ pub(crate) fn run(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let options: Vec<_> = words.collect();
     let load = |machine: &Machine| -> Result<Request, Problems> {
         match name.to_str() {
-            Some("turnserver") => config::load_turnserver(options, machine),
+            Some("turnserver") => config::load_successor(options, machine),
             _ => config::load(options, machine),
         }
     };

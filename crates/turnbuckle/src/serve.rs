@@ -48,7 +48,9 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
 }
 
 fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> anyhow::Result<()> {
-    let source = move || again(|machine| config::load(options.clone(), machine));
+    let source = move |running: &Loaded| {
+        again(|machine| config::load_again(options.clone(), running, machine))
+    };
     let loaded = present(loaded, survival.as_ref(), &source)?;
     let settings = &loaded.config;
     let mut out =
@@ -70,13 +72,13 @@ fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> 
 pub(crate) fn present(
     loaded: Loaded,
     survival: Option<&Survival>,
-    source: &impl Fn() -> Result<(Loaded, Machine), String>,
+    source: &impl Fn(&Loaded) -> Result<(Loaded, Machine), String>,
 ) -> anyhow::Result<Loaded> {
     let Some(survival) = survival else {
         return Ok(loaded);
     };
     let mut loaded = match survival.has_predecessor() {
-        true => source().map_err(anyhow::Error::msg)?.0,
+        true => source(&loaded).map_err(anyhow::Error::msg)?.0,
         false => loaded,
     };
     if let Some(password) = survival.made_up_password() {

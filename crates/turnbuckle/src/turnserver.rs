@@ -58,8 +58,9 @@ fn relay(
     arguments: Vec<OsString>,
     survival: Option<Survival>,
 ) -> anyhow::Result<u8> {
-    let source =
-        move || serve::again(|machine| config::load_turnserver(arguments.clone(), machine));
+    let source = move |running: &Loaded| {
+        serve::again(|machine| config::load_again(arguments.clone(), running, machine))
+    };
     let loaded = serve::present(loaded, survival.as_ref(), &source)?;
     let (mut out, complaint) = open_log(&loaded.config.log, &loaded.config.process)?;
     if let Some(complaint) = complaint {

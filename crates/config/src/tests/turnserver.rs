@@ -298,6 +298,51 @@ fn beside_a_secret_users_do_not_count_unless_somebody_says_that_both_do() {
     assert_eq!(names("static-auth-secret=north\n"), (0, false));
 }
 
+/// Certificates of the start are those of a reload that does not find them, so that who serves them says what is wrong.
+#[test]
+fn what_a_reload_does_not_find_stays_in_use_or_refuses_it() {
+    let (folder, path) = written("");
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (chain, key) = (place("chain.pem"), place("key.pem"));
+    let content = format!("cert={chain}\npkey={key}\nuser=a:b\n");
+    for file in [&chain, &key] {
+        std::fs::write(file, "").expect("written");
+    }
+    std::fs::write(&path, &content).expect("written");
+    let arguments = || ["-c", &path].map(OsString::from);
+    let Ok(Request::Run(running)) = load_turnserver(arguments(), &machine()) else {
+        panic!("refused");
+    };
+    let again = || match load_again(arguments(), &running, &machine()) {
+        Ok(Request::Run(loaded)) => Ok(loaded),
+        Ok(other) => panic!("asked for {other:?}"),
+        Err(problems) => Err(problems.to_string()),
+    };
+    std::fs::remove_file(&key).expect("removed");
+    std::fs::write(&path, content.replace("a:b", "a:c")).expect("written");
+    let reloaded = reload(&running, &again().expect("accepted"), &machine()).expect("accepted");
+    assert_eq!(reloaded.changed.len(), 1);
+    assert_eq!(reloaded.loaded.config.tls, running.config.tls);
+    // The key of the database's password is not there.
+    let hidden = "mysql-userdb=host=h password=hush\nsecret-key-file=/nonexistent/key\n";
+    std::fs::write(&path, format!("{content}{hidden}")).expect("written");
+    assert!(load_turnserver(arguments(), &machine()).is_ok());
+    assert!(again().is_err_and(|why| why.contains("secret-key-file")));
+    std::fs::remove_file(&path).expect("removed");
+    assert!(load_turnserver(arguments(), &machine()).is_ok());
+    assert!(again().is_err_and(|why| why.contains("No such file")));
+    assert!(load_successor(arguments(), &machine()).is_err());
+}
+
+#[test]
+fn a_file_of_many_rules_is_read_whole() {
+    let rule = "denied-peer-ip=198.18.0.1-198.18.0.2\n";
+    let content = rule.repeat(40_000) + "denied-peer-ip=192.0.2.9\n";
+    assert!(content.len() > 1 << 20);
+    let loaded = loaded(&content, &machine());
+    assert_eq!(loaded.config.relays.peers.denied.len(), 40_001);
+}
+
 #[test]
 fn without_a_realm_it_is_the_domain_of_the_host_or_empty() {
     let realm = |content: &str, domain: Option<&str>| {

@@ -351,7 +351,7 @@ pub(crate) fn finish(
     match (&mut given.source, &given.password_key) {
         (Some(Source::Mysql(source)), Some(file)) => {
             if let Err(what) = source.decrypt(file) {
-                findings.problem(
+                findings.unreadable(
                     "secret-key-file",
                     format!("{what}; give the file that `turnadmin -x` has written"),
                 );

@@ -11,8 +11,9 @@ use crate::handle::{Attached, Events, ReloadReport, Reloading};
 use crate::log::Output;
 use crate::translate;
 
-/// Reads a configuration again, with the addresses that the machine has then. An error says what is wrong, one problem a line.
-type Source = Box<dyn Fn() -> Result<(Loaded, Machine), String> + Send>;
+/// Reads a configuration again, given the one that holds, with the addresses that the machine has then. An error says what is wrong, one problem a
+/// line.
+type Source = Box<dyn Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send>;
 
 /// The configuration of a relay, and where it is read again from.
 pub struct Configuration {
@@ -24,7 +25,7 @@ impl Configuration {
     /// Takes a configuration that `source` reads again.
     pub fn new(
         loaded: Loaded,
-        source: impl Fn() -> Result<(Loaded, Machine), String> + Send + 'static,
+        source: impl Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send + 'static,
     ) -> Self {
         Self {
             loaded,
@@ -59,7 +60,7 @@ impl Configuration {
     fn read(&self) -> Result<(Reloaded, Vec<Note>), String> {
         let source = self.source.as_ref();
         let source = source.ok_or("this configuration was not read from anywhere")?;
-        let (next, machine) = source()?;
+        let (next, machine) = source(&self.loaded)?;
         let reloaded = config::reload(&self.loaded, &next, &machine);
         let reloaded = reloaded.map_err(|problems| problems.to_string())?;
         Ok((reloaded, next.notes))

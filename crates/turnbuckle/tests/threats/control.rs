@@ -68,10 +68,21 @@ pub(crate) fn ctl(socket: &Path, arguments: &[&str]) -> Ran {
 
 impl Steered {
     pub(crate) fn start(site: Site, options: &[&str]) -> Self {
+        Self::start_as("turnbuckle", site, options)
+    }
+
+    /// Starts the server under one of its names.
+    pub(crate) fn start_as(name: &str, site: Site, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        // The server may have become another user.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let socket = directory.path().join("control.sock");
         let key = format!("--control-socket={}", socket.display());
-        let server = Server::start(site.server(), &[&[&*key], options].concat());
+        let start = match name {
+            "turnserver" => Server::start_turnserver,
+            _ => Server::start,
+        };
+        let server = start(site.server(), &[&[&*key], options].concat());
         Self {
             server,
             socket,

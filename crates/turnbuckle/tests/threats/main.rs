@@ -99,6 +99,7 @@ mod randomness;
 mod realms;
 mod redirection;
 mod relay_abuse;
+mod reloads;
 mod secrets;
 mod shared_relays;
 mod standards;

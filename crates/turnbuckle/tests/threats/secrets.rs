@@ -129,7 +129,7 @@ fn no_secret_of_a_configuration_is_shown_by_a_report_a_command_the_console_the_l
         broken.push(format!(
             "cli-password={PLANTED}\nuser={PLANTED}\noauth-key={PLANTED}"
         ));
-        std::fs::write(&file, broken.join("\n")).unwrap();
+        std::fs::write(&file, broken.join("\n") + "\n").unwrap();
         let refused = command(&["reload"]).expect(1);
         assert!(refused.error.contains("user"), "{}", refused.error);
         is_free_of_secrets("greeting", &watched.server.greeting());

@@ -57,6 +57,13 @@ impl Server {
         Self::start_in(address, options, &[])
     }
 
+    /// Starts the relay as [`Self::start`] does, by coturn's name.
+    pub(crate) fn start_turnserver(address: SocketAddr, options: &[&str]) -> Self {
+        let command = ["bash", "-c", "exec -a turnserver \"$@\"", "bash"];
+        let quiet = ["--no-tls", "--pidfile=", "--log-file=stdout"];
+        Self::start_by(&command, address, &[&quiet[..], options].concat(), &[])
+    }
+
     /// Starts the relay as [`Self::start`] does, with variables of the environment.
     pub(crate) fn start_in(
         address: SocketAddr,
@@ -143,7 +150,8 @@ impl Server {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(line) if line.trim() == "ready" => return,
+                // As `turnserver` there are time and level before it.
+                Ok(line) if line.split(' ').next_back() == Some("ready") => return,
                 Ok(line) => self.greeting.push(line),
                 Err(error) => panic!("no `ready` line ({error}); printed: {:#?}", self.greeting),
             }
