@@ -165,7 +165,7 @@ pub fn report_json(result: &Result<Box<Loaded>, Problems>) -> Value {
 fn place(origin: Option<&Origin>) -> (Option<&str>, Option<usize>) {
     match origin {
         Some(Origin::File { path, line }) => (Some(path), (*line > 0).then_some(*line)),
-        Some(Origin::CommandLine | Origin::Command) | None => (None, None),
+        Some(Origin::CommandLine | Origin::Command | Origin::Usual) | None => (None, None),
     }
 }
 

@@ -271,6 +271,13 @@ pub enum Status {
 }
 
 impl Entry {
+    /// Returns the value that holds when nothing is written and the server runs as `turnserver`.
+    pub(crate) fn turnserver_default(&self) -> &'static str {
+        self.coturn
+            .turnserver_default
+            .unwrap_or(self.values.default)
+    }
+
     /// Says how the key relates to coturn's.
     #[must_use]
     pub fn status(&self) -> Status {

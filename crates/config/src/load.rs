@@ -18,7 +18,7 @@ use crate::problem::{Note, Origin, Problem, Problems};
 use crate::search::find;
 use crate::source::SourceFile;
 use crate::table;
-use crate::topics::exporter;
+use crate::topics::{database, exporter};
 use crate::value::{Kind, Value};
 
 /// A configuration, and the notes made while it was read.
@@ -223,7 +223,15 @@ fn load_leniently(
             }),
         }
     }
-    let settings: Vec<_> = from_file.into_iter().chain(settings).collect();
+    let mut settings: Vec<_> = from_file.into_iter().chain(settings).collect();
+    let names_database = |setting: &Setting| {
+        table::find(&setting.key).is_some_and(|entry| database::SOURCES.contains(&entry.name))
+    };
+    if let Some(path) = &machine.usual_database
+        && !settings.iter().any(names_database)
+    {
+        settings.push(database::usual(path, &mut findings));
+    }
     for setting in &settings {
         take_leniently(setting.clone(), &mut draft, &mut findings);
     }
@@ -264,10 +272,14 @@ fn take_leniently(mut setting: Setting, draft: &mut Draft, findings: &mut Findin
     let Some(entry) = table::find(&setting.key) else {
         let mut found = Vec::new();
         known(&setting, &mut found);
-        // coturn prints its usage for an option that it does not know, and passes over a line of the file.
+        // coturn prints its usage for an option that it does not know, and passes over a line of the file. Units and images that give an option
+        // which it had once still start.
         match setting.origin {
-            Origin::CommandLine | Origin::Command => findings.problems.extend(found),
-            Origin::File { .. } => findings.notes.extend(found.into_iter().map(|problem| Note {
+            Origin::CommandLine if table::removed(&setting.key).is_none() => {
+                findings.problems.extend(found);
+            }
+            Origin::Command => findings.problems.extend(found),
+            _ => findings.notes.extend(found.into_iter().map(|problem| Note {
                 is_error: false,
                 text: format!("Bad configuration format: {}", problem.said()),
                 ..Note::of(problem)

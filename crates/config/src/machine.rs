@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::num::NonZeroU16;
+use std::path::PathBuf;
 
 /// Facts about the machine that defaults depend on.
 #[derive(Clone)]
@@ -15,6 +16,8 @@ pub struct Machine {
     pub interfaces: Vec<(String, IpAddr)>,
     /// Processors this process may use.
     pub processors: NonZeroU16,
+    /// The user database of coturn, if there is one at a usual place.
+    pub usual_database: Option<PathBuf>,
     /// Domain name of the host, if it has one.
     pub domain: Option<String>,
     /// Looks up a host name; called at most once per configured name, at start.
@@ -47,6 +50,10 @@ impl Machine {
             addresses,
             interfaces,
             processors: processors.unwrap_or(NonZeroU16::MIN),
+            usual_database: turnbuckle_users::USUAL_FILES
+                .into_iter()
+                .map(PathBuf::from)
+                .find(|path| path.exists()),
             domain: domain(),
             resolve: |name| {
                 let found = (name, 0).to_socket_addrs()?;

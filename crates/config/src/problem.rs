@@ -17,6 +17,8 @@ pub enum Origin {
     CommandLine,
     /// A command to the relay that runs.
     Command,
+    /// Nowhere: a file was found where coturn keeps it.
+    Usual,
 }
 
 impl fmt::Display for Origin {
@@ -26,6 +28,7 @@ impl fmt::Display for Origin {
             Self::File { path, line } => write!(f, "{path}:{line}"),
             Self::CommandLine => f.write_str("command line"),
             Self::Command => f.write_str("command"),
+            Self::Usual => f.write_str("found"),
         }
     }
 }

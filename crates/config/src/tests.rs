@@ -34,6 +34,7 @@ pub(super) fn machine() -> Machine {
             })
             .to_vec(),
         processors: NonZeroU16::new(4).expect("not zero"),
+        usual_database: None,
         domain: Some("example.net".to_owned()),
         resolve: |name| match name {
             "localhost" => Ok(vec![

@@ -49,5 +49,5 @@ pub use records::{
 };
 pub use redis::{Redis, RedisAddress, RedisAddressError, RedisError, RedisStore, RedisWrite};
 pub use secret::{MASK, Secret};
-pub use source::Source;
+pub use source::{Source, USUAL_FILES};
 pub use sqlite::Sqlite;

@@ -13,6 +13,13 @@ use crate::redis::RedisAddress;
 /// How long a name server may take.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
+/// Where Debian's and coturn's own packages keep the database, in the order in which it is looked for.
+pub const USUAL_FILES: [&str; 3] = [
+    "/var/db/turndb",
+    "/usr/local/var/db/turndb",
+    "/var/lib/turn/turndb",
+];
+
 /// Names a database with everything that it takes to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {

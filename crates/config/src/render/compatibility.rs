@@ -25,7 +25,14 @@ What `turnserver` refuses all the same, with exit code 255:
 | a range of `denied-peer-ip` or `allowed-peer-ip` that cannot be read | without it peers would be open that somebody meant to close, or closed that somebody needs; coturn 4.17 refuses it too, 4.6 passes over it |
 | a port or a flag that is none | the server would listen elsewhere, or do what was turned off; coturn 4.17 refuses it too, 4.6 listens on a random port |
 | `no-udp` and `no-tcp` without TLS or DTLS | nothing would be served |
-| an option on the command line that does not exist, a user or group to become that does not exist | as in coturn |
+| an option on the command line that no version of coturn has, a user or group to become that does not exist | as in coturn |
+| a file that is there and cannot be read, or has more than 64 MiB | its rules would be missing |
+
+Options that coturn had once, such as `no-tlsv1` and `prod`, are passed over with a warning, in the file and on the command line.
+
+Without a user database `turnserver` uses the first that is there of /var/db/turndb, /usr/local/var/db/turndb and /var/lib/turn/turndb, and a warning names it. Debian's coturn 4.6 uses the last of these; coturn 4.17 uses none.
+
+A reload is stricter than a start: a file that cannot be read whole changes nothing ([reloading.md](operating/reloading.md)).
 
 What it does in the place of a value that cannot be used: an `external-ip` that is empty, unspecified, loopback, multicast, unknown, followed by a comment, or for an address or family that
 is not relayed is passed over, and of two for the same address the first counts; a `listening-ip` or `relay-ip` that is unknown or link-local is passed over, and if none is left the others
@@ -129,6 +136,11 @@ pub fn compatibility() -> String {
         }
     }
     text.push_str(
+        "\n## Defaults of `turnserver` that are not coturn's\n\nWhat holds when nothing is written. coturn has no such key where its column says so.\n\n\
+         | Option | `turnserver` | coturn | What it does |\n|---|---|---|---|\n",
+    );
+    text.extend(table::entries().filter_map(different_default));
+    text.push_str(
         "\n## Keys of old coturn versions\n\nRefused by `turnbuckle serve`, passed over with a warning by `turnserver`; both say what became of them: ",
     );
     let removed: Vec<String> = table::removed_keys()
@@ -137,6 +149,35 @@ pub fn compatibility() -> String {
     text.push_str(&removed.join(", "));
     text.push_str(".\n");
     text
+}
+
+/// Returns the row of a key whose default as `turnserver` may be stricter than what coturn does: another one than coturn's, or any that acts where
+/// coturn has no such key.
+fn different_default(entry: &Entry) -> Option<String> {
+    let here = entry.turnserver_default();
+    let (coturn, what) = match entry.coturn.default {
+        Some((coturn, _)) if here == coturn => return None,
+        // A described one is coturn's too, or a note of the start says what else is done.
+        Some((coturn, _)) if coturn.starts_with('(') && entry.coturn.differs_as_serve_alone => {
+            return None;
+        }
+        Some((coturn, why)) => (format!("`{coturn}`"), why),
+        None if entry.coturn.row.is_empty() && entry.is_working() && acts(here) => {
+            ("no such key".to_owned(), entry.doc)
+        }
+        None => return None,
+    };
+    let cell = |text: &str| text.replace('|', "\\|");
+    Some(format!(
+        "| `{}` | `{here}` | {coturn} | {} |\n",
+        entry.name,
+        cell(what)
+    ))
+}
+
+/// Returns whether a default does something.
+fn acts(default: &str) -> bool {
+    !matches!(default, "" | "false" | "off" | "(none)")
 }
 
 fn row(entry: &Entry) -> String {

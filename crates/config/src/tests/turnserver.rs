@@ -298,6 +298,48 @@ fn beside_a_secret_users_do_not_count_unless_somebody_says_that_both_do() {
     assert_eq!(names("static-auth-secret=north\n"), (0, false));
 }
 
+#[test]
+fn a_database_at_a_usual_place_is_used_unless_another_is_named() {
+    let path = || Some("/var/lib/turn/turndb".into());
+    let there = Machine {
+        usual_database: path(),
+        ..machine()
+    };
+    let source = |loaded: &Loaded| {
+        let database = loaded.config.authentication.database.clone();
+        database.map(|database| database.source)
+    };
+    let found = loaded("", &there);
+    assert_eq!(source(&found), path().map(turnbuckle_users::Source::Sqlite));
+    assert!(says(&found, &["`userdb`", "/var/lib/turn/turndb is used"]));
+    assert!(says(
+        &found,
+        &["no credentials", "in the database that was found"]
+    ));
+    let line = effective(&found).into_iter();
+    let line = line.filter(|one| one.entry.name == "userdb");
+    assert!(line.flat_map(|one| one.values).eq(["/var/lib/turn/turndb"]));
+    for named in ["redis-userdb=ip=127.0.0.1\n", "db=other\n"] {
+        let other = loaded(named, &there);
+        assert_ne!(source(&other), source(&found), "{named}");
+        assert!(!says(&other, &["is used, as by coturn"]), "{named}");
+    }
+    assert_eq!(source(&loaded("", &machine())), None);
+    // `turnbuckle serve` uses what is written.
+    let strict = from_text("t.conf", b"user=a:b\n", &there).expect("accepted");
+    assert_eq!(source(&strict), None);
+    // What is found at a reload waits for a restart, and what is gone then stays in use.
+    for (before, after) in [(&machine(), &there), (&there, &machine())] {
+        let running = loaded("user=a:b\n", before);
+        let next = loaded("user=a:c\n", after);
+        let reloaded = reload(&running, &next, after).expect("accepted");
+        assert_eq!(source(&reloaded.loaded), source(&running));
+        let names = |entries: &[&Entry]| entries.iter().map(|it| it.name).collect::<Vec<_>>();
+        assert_eq!(names(&reloaded.pending), ["userdb"]);
+        assert_eq!(names(&reloaded.changed), ["user"]);
+    }
+}
+
 /// Certificates of the start are those of a reload that does not find them, so that who serves them says what is wrong.
 #[test]
 fn what_a_reload_does_not_find_stays_in_use_or_refuses_it() {
@@ -341,6 +383,56 @@ fn a_file_of_many_rules_is_read_whole() {
     assert!(content.len() > 1 << 20);
     let loaded = loaded(&content, &machine());
     assert_eq!(loaded.config.relays.peers.denied.len(), 40_001);
+}
+
+#[test]
+fn an_option_of_old_versions_is_passed_over_wherever_it_stands() {
+    for (key, _) in removed_keys() {
+        let typed = format!("--{key}");
+        for arguments in [&[&*typed][..], &[&*format!("{typed}=1")]] {
+            let (_, notes) = read("user=a:b\n", arguments).expect(key);
+            let is_named = |note: &String| note.contains(&format!("`{typed}`"));
+            assert!(notes.iter().any(is_named), "{key}: {notes:?}");
+        }
+        let (_, notes) = read(&format!("user=a:b\n{key}\n"), &[]).expect(key);
+        let is_named = |note: &String| note.contains(&format!("`{key}`"));
+        assert!(notes.iter().any(is_named), "{key}: {notes:?}");
+    }
+}
+
+#[test]
+fn the_page_lists_every_default_of_turnserver_that_coturn_does_not_have() {
+    let page = compatibility();
+    let mut listed = 0;
+    for one in effective(&loaded("", &machine())) {
+        let entry = one.entry;
+        let is_off = || {
+            one.values
+                .iter()
+                .all(|value| value == "false" || value == "off")
+        };
+        let is_coturns = match entry.coturn.default {
+            // A described one is coturn's too, or a note of the start says what else is done.
+            Some((default, _)) if default.starts_with('(') => entry.coturn.differs_as_serve_alone,
+            Some((default, _)) => one.values == [default],
+            None => !entry.coturn.row.is_empty() || is_off(),
+        };
+        if !is_coturns {
+            let row = format!("\n| `{}` | `", entry.name);
+            assert!(page.contains(&row), "{}: {:?}", entry.name, one.values);
+            listed += 1;
+        }
+    }
+    assert!(listed > 20, "{listed}");
+}
+
+/// RFC 6062 §5.2 knows no ports that are closed, and neither does coturn.
+#[test]
+fn clients_may_connect_to_every_port_as_with_coturn() {
+    let config = loaded("user=a:b\n", &machine()).config;
+    assert_eq!(config.relays.connect_port_min, 1);
+    let strict = from_text("t.conf", b"user=a:b\n", &machine()).expect("accepted");
+    assert_eq!(strict.config.relays.connect_port_min, 1024);
 }
 
 #[test]

@@ -311,7 +311,8 @@ pub(crate) fn finish(
             "needs a secret; give `static-auth-secret`, or `userdb` with secrets in it",
         );
     }
-    let has_credentials = !given.users.is_empty() || !given.rest_secrets.is_empty() || has_database;
+    let is_written = !given.users.is_empty() || !given.rest_secrets.is_empty();
+    let has_credentials = is_written || has_database;
     if !given.has_long_term_credentials && has_credentials {
         findings.problem(
             "lt-cred-mech",
@@ -330,11 +331,19 @@ pub(crate) fn finish(
     let guests = guests::finish(given.guests, &listeners, has_external, findings);
     let is_needed = (!others.is_stun_only || given.requests.binding_needs_credentials)
         && guests.sources.is_empty();
-    if !has_credentials && findings.is_lenient() && guests.sources.is_empty() {
+    let has_none = !is_written && database::given_as(findings).is_none();
+    if has_none && findings.is_lenient() && guests.sources.is_empty() {
+        let found = match has_database {
+            true => ", or there are some in the database that was found",
+            false => "",
+        };
         findings.note(
             "user",
-            "there are no credentials: coturn would let anyone relay, this server answers only \
-             Binding requests until `user`, `static-auth-secret` or `userdb` is given",
+            format!(
+                "there are no credentials: coturn would let anyone relay, this server answers \
+                 only Binding requests until `user`, `static-auth-secret` or `userdb` is given\
+                 {found}"
+            ),
         );
     } else if !has_credentials && is_needed {
         if others.keeps_lines {

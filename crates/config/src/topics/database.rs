@@ -1,16 +1,18 @@
 //! User databases (coturn inventory §1.9).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use turnbuckle_users::{MongoSource, MysqlSource, PostgresSource, RedisAddress, Source};
 
 use crate::entry::{Group, Need};
+use crate::file;
 use crate::findings::Findings;
+use crate::problem::{Note, Origin};
 use crate::row::{Row, Setting, Topic, Written, each, one};
 use crate::value::Kind;
 
 /// The keys that each name a database.
-const SOURCES: [&str; 5] = [
+pub(crate) const SOURCES: [&str; 5] = [
     "userdb",
     "psql-userdb",
     "mysql-userdb",
@@ -74,7 +76,8 @@ pub(crate) const ROWS: &[Key] = &[
         "SQLite file with coturn's tables: users, secrets, peer address rules and quotas of the \
          realms, the realms of origins, and keys of authorization servers. It is made if there \
          is none, and so are tables that are missing. What changes in it takes effect within a \
-         second, for requests to come.",
+         second, for requests to come. Without a database turnserver uses the first that is there \
+         of /var/db/turndb, /usr/local/var/db/turndb and /var/lib/turn/turndb.",
     )
     .aliases(&["db"])
     .short('b')
@@ -338,7 +341,27 @@ fn source(database: &Option<UserDatabase>) -> Option<&Source> {
 
 /// Returns the key that names the database, as far as one is given.
 pub(crate) fn given_as(findings: &Findings) -> Option<&'static str> {
-    SOURCES.into_iter().find(|key| findings.is_given(key))
+    let mut given = SOURCES.into_iter().filter(|key| findings.is_given(key));
+    given.find(|key| findings.origin(key) != Origin::Usual)
+}
+
+/// Returns the setting that stands for a database at one of coturn's usual places, where none is named.
+pub(crate) fn usual(path: &Path, findings: &mut Findings) -> file::Setting {
+    findings.notes.push(Note {
+        is_error: false,
+        origin: None,
+        key: "userdb".to_owned(),
+        text: format!(
+            "no user database is named: {} is used, as by coturn",
+            path.display()
+        ),
+    });
+    file::Setting {
+        origin: Origin::Usual,
+        typed: "userdb".to_owned(),
+        key: "userdb".to_owned(),
+        value: Some(path.display().to_string()),
+    }
 }
 
 /// Returns the settings of the database, if one is named. Reports a password that cannot be decrypted.

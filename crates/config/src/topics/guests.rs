@@ -46,8 +46,8 @@ pub(crate) const ROWS: &[Key] = &[
     .default("false")
     .coturn_default(
         "true",
-        "coturn serves anyone if no credentials are configured; here a user with a random \
-         password is made up",
+        "coturn serves anyone if no credentials are configured, and strangers use an open relay \
+         within hours; turnbuckle serve makes up a user with a random password",
     )
     .differs_as_serve_alone()
     .stricter(

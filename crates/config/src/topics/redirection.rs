@@ -1,6 +1,6 @@
 //! Redirection to other servers (coturn inventory §1.8): names looked up, and whether a client can go there.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use turnbuckle_engine::Alternate;
 
@@ -212,7 +212,15 @@ fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
                 return Err("has no `]` behind the address; write [IPv6 address]:port".to_owned());
             }
         },
-        None if text.matches(':').count() > 1 => (text, None),
+        None if text.matches(':').count() > 1 => {
+            if let Some((address, port)) = unbracketed(text) {
+                return Err(format!(
+                    "may mean port {port} of {address}, or an address with that end; write \
+                     [{address}]:{port} or [{text}]"
+                ));
+            }
+            (text, None)
+        }
         None => match text.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
@@ -227,6 +235,14 @@ fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
             .ok_or("has a port that is none; allowed: 1 to 65535")?,
     };
     Ok((host, port))
+}
+
+/// Returns the parts of an IPv6 address that would be an address and a port too.
+fn unbracketed(text: &str) -> Option<(&str, u16)> {
+    let (address, port) = text.rsplit_once(':')?;
+    address.parse::<Ipv6Addr>().ok()?;
+    let port = port.parse().ok().filter(|&port| port != 0)?;
+    Some((address, port))
 }
 
 #[cfg(test)]
@@ -244,8 +260,13 @@ mod tests {
             split("turn.example.org:99", 3478),
             Ok(("turn.example.org", 99))
         );
+        let plain = "2001:db8::3:ff";
+        assert_eq!(split(plain, 3478), Ok((plain, 3478)));
         for wrong in ["a:0", "a:", "a:65536", "[::1", "[::1]99", "a:b"] {
             assert!(split(wrong, 3478).is_err(), "{wrong}");
         }
+        let ambiguous = split("2001:db8::3:3478", 3478).expect_err("one of two");
+        let both = "[2001:db8::3]:3478 or [2001:db8::3:3478]";
+        assert!(ambiguous.contains(both), "{ambiguous}");
     }
 }

@@ -69,6 +69,11 @@ pub(crate) const ROWS: &[Key] = &[
          403.",
     )
     .default("1024")
+    .coturn_default(
+        "1",
+        "below are services of machines, mail servers among them, which strangers abuse",
+    )
+    .turnserver_default("1")
     .needs(Need::TcpRelays)
     .live()
     .works(number!(connect_port_min)),

@@ -3,20 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use turnbuckle_users::{
-    Change, Connection as DatabaseConnection, Listed, Listing, Source, decrypted, encrypted,
-    hashed, hexadecimal, write_key,
+    Change, Connection as DatabaseConnection, Listed, Listing, Source, USUAL_FILES, decrypted,
+    encrypted, hashed, hexadecimal, write_key,
 };
 use turnbuckle_wire::long_term_key_md5;
 
 use super::arguments::{Arguments, Command};
 use super::failure::Failure;
-
-/// Where Debian's and coturn's own packages keep the database.
-const USUAL_PLACES: [&str; 3] = [
-    "/var/db/turndb",
-    "/usr/local/var/db/turndb",
-    "/var/lib/turn/turndb",
-];
 
 /// Carries out the command and returns what it prints.
 pub(super) fn run(given: &Arguments) -> Result<String, Failure> {
@@ -175,7 +168,7 @@ impl Arguments {
 
     fn open(&self) -> Result<DatabaseConnection, Failure> {
         let usual = || {
-            USUAL_PLACES
+            USUAL_FILES
                 .iter()
                 .map(PathBuf::from)
                 .find(|path| path.exists())
@@ -184,7 +177,7 @@ impl Arguments {
         let source = self.database.clone().or_else(usual).ok_or_else(|| {
             Failure::Refused(format!(
                 "no user database: give -b, -e, -M or -N (none of {} exists)",
-                USUAL_PLACES.join(", ")
+                USUAL_FILES.join(", ")
             ))
         })?;
         Ok(DatabaseConnection::open(&source)?)
