@@ -73,9 +73,9 @@ pub fn effective(loaded: &Loaded) -> Vec<Effective> {
     usable.collect()
 }
 
-/// Returns the report of `turnbuckle check` for people.
+/// Returns the report of `turnbuckle check` for people: notes, what was written, and with `all` the defaults.
 #[must_use]
-pub fn report(result: &Result<Box<Loaded>, Problems>) -> String {
+pub fn report(result: &Result<Box<Loaded>, Problems>, all: bool) -> String {
     let loaded = match result {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -86,14 +86,26 @@ pub fn report(result: &Result<Box<Loaded>, Problems>) -> String {
         }
     };
     let mut text = String::new();
+    if !loaded.notes.is_empty() {
+        text.push_str("notes\n");
+        for note in &loaded.notes {
+            line(&mut text, format_args!("  {note}"));
+        }
+        text.push('\n');
+    }
     let effective = effective(loaded);
-    text.push_str(match loaded.config.persona {
-        Persona::Turnbuckle => "effective configuration\n",
-        Persona::Turnserver => "effective configuration of turnserver\n",
-    });
+    let of_whom = match loaded.config.persona {
+        Persona::Turnbuckle => "",
+        Persona::Turnserver => " of turnserver",
+    };
+    let what = match all {
+        true => "effective configuration",
+        false => "what is written in the configuration",
+    };
+    line(&mut text, format_args!("{what}{of_whom}"));
     for one in effective
         .iter()
-        .filter(|one| one.entry.is_working() || !one.origins.is_empty())
+        .filter(|one| !one.origins.is_empty() || all && one.entry.is_working())
     {
         for (index, value) in one.values.iter().enumerate() {
             let assignment = format!("{}={value}", one.entry.name);
@@ -105,14 +117,11 @@ pub fn report(result: &Result<Box<Loaded>, Problems>) -> String {
             line(&mut text, format_args!("  {assignment:<48} {origin}"));
         }
     }
-    if !loaded.notes.is_empty() {
-        text.push_str("\nnotes\n");
-        for note in &loaded.notes {
-            line(&mut text, format_args!("  {note}"));
-        }
-    }
-    text.push_str("\ndefaults that differ from coturn's\n");
-    for one in &effective {
+    text.push_str(match all {
+        true => "\ndefaults that differ from coturn's\n",
+        false => "\ndefaults are listed with --all\n",
+    });
+    for one in effective.iter().filter(|_| all) {
         if let Some((coturn, why)) = one.difference(loaded.config.persona) {
             line(
                 &mut text,

@@ -41,7 +41,8 @@ pub use edit::{Edit, edit};
 pub use effective::{Effective, effective, report, report_json};
 pub use entry::{Coturn, Entry, Group, Reload, Status, Values};
 pub use load::{
-    Loaded, Request, from_text, load, load_again, load_named, load_successor, load_turnserver,
+    Loaded, Origins, Request, from_text, load, load_again, load_named, load_successor,
+    load_turnserver, placed,
 };
 pub use machine::Machine;
 pub use persona::{COTURN_VERSION, Persona};

@@ -29,7 +29,7 @@ pub struct Loaded {
     /// Notes for the operator.
     pub notes: Vec<Note>,
     /// Where keys were written, by key. Keys that were not written are absent.
-    pub origins: BTreeMap<&'static str, Vec<Origin>>,
+    pub origins: Origins,
     /// What was written, in the order in which it was taken over.
     pub(crate) settings: Vec<Setting>,
     /// The file that was read, if there was one.
@@ -48,6 +48,22 @@ impl Loaded {
             file: None,
         }
     }
+}
+
+/// Places of keys in files and on the command line, by key.
+pub type Origins = BTreeMap<&'static str, Vec<Origin>>;
+
+/// Returns the problem that a text tells which begins with a key, at the place where that key was written last. None if it was not written.
+#[must_use]
+pub fn placed(origins: &Origins, text: &str) -> Option<Problem> {
+    let end = text.find([':', ' '])?;
+    let (key, rest) = text.split_at(end);
+    let origin = origins.get(key)?.last()?;
+    Some(Problem::new(
+        origin,
+        key,
+        rest.trim_start_matches([':', ' ']),
+    ))
 }
 
 /// The action that a command line requests.

@@ -26,7 +26,7 @@ mod translate;
 mod turnadmin;
 mod users;
 
-pub use control::{Configuration, ServeError, serve, serve_and_reload};
+pub use control::{Configuration, ServeError, rehearse, serve, serve_and_reload};
 pub use counters::{Accounting, AnswerCount, counters_page};
 pub use doctor::{Examination, examine};
 pub use log::{Output, Outputs, Seal, Sink, Summary};

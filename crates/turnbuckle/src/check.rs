@@ -4,26 +4,32 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use turnbuckle_server::config::{self, Machine, Persona, Request};
+use turnbuckle_server::config::{
+    self, Loaded, Machine, Origin, Persona, Problem, Problems, Request,
+};
 
-const ABOUT: &str = "Reads FILE and options as `serve` would, says what they amount to and what differs from coturn, and runs nothing.\n\
+const ABOUT: &str = "Reads FILE and options as `serve` would, opens the files and devices that it would open, says what is to be noted and what is\n\
+                     written, and runs nothing. --all prints the defaults too, and which of them differ from coturn's.\n\
                      --as turnserver reads them as the program of that name would, which takes coturn's files; --as turnbuckle is the default.\n\
                      Exit code 0: accepted, 1: refused. --json prints the report for programs.\n\n";
 
 pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
-    let count = options.len();
-    options.retain(|option| option != "--json");
-    let as_json = options.len() < count;
+    let mut take = |word: &str| {
+        let count = options.len();
+        options.retain(|option| option != word);
+        options.len() < count
+    };
+    let (as_json, all) = (take("--json"), take("--all"));
     let persona = take_persona(&mut options)?;
     let machine = Machine::discover().context("cannot read the addresses of this machine")?;
     let result = match config::load_named(options, persona, &machine) {
-        Ok(Request::Run(loaded)) => Ok(loaded),
+        Ok(Request::Run(loaded)) => rehearsed(loaded),
         Ok(Request::Help) => {
             crate::print(&format!(
                 "{ABOUT}{}",
                 config::help(
                     "turnbuckle check [FILE]",
-                    " [--as NAME] [--json]",
+                    " [--as NAME] [--all] [--json]",
                     crate::width()
                 )
             ))?;
@@ -38,7 +44,7 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let text = if as_json {
         format!("{:#}\n", config::report_json(&result))
     } else {
-        config::report(&result)
+        config::report(&result, all)
     };
     crate::print(&text)?;
     Ok(if result.is_ok() {
@@ -46,6 +52,25 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Opens what a start would open.
+fn rehearsed(loaded: Box<Loaded>) -> Result<Box<Loaded>, Problems> {
+    let problems: Vec<_> = turnbuckle_server::rehearse(&loaded.config)
+        .into_iter()
+        .map(|message| {
+            config::placed(&loaded.origins, &message).unwrap_or(Problem {
+                origin: Origin::CommandLine,
+                key: None,
+                message,
+                hint: None,
+            })
+        })
+        .collect();
+    match problems.is_empty() {
+        true => Ok(loaded),
+        false => Err(Problems(problems)),
+    }
 }
 
 /// Takes `--as NAME` out of the options. Returns under which name they are to be read.

@@ -43,7 +43,7 @@ enum Command {
     /// Say what a configuration amounts to, what is refused and what differs from coturn; exit code 1 if it is refused
     #[command(disable_help_flag = true)]
     Check {
-        /// File, then options of `serve`; `--as turnserver` for those of coturn, `--json` for a report that programs read
+        /// File, then options of `serve`; `--as turnserver` for those of coturn, `--all` for the defaults too, `--json` for a report that programs read
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },

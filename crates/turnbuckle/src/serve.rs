@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
-use turnbuckle_server::config::{self, Loaded, Machine, Problems, Request};
+use turnbuckle_server::config::{self, Loaded, Machine, Origins, Problems, Request};
 use turnbuckle_server::{Configuration, Sink, Survival};
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
@@ -53,14 +54,31 @@ fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> 
     };
     let loaded = present(loaded, survival.as_ref(), &source)?;
     let settings = &loaded.config;
+    let origins = loaded.origins.clone();
     let mut out =
-        Sink::open(&settings.log, &settings.process, settings.persona).context("log-file")?;
+        Sink::open(&settings.log, &settings.process, settings.persona).map_err(|error| {
+            let file = settings
+                .log
+                .file
+                .as_deref()
+                .unwrap_or_else(|| Path::new(""));
+            placed(&origins, format!("log-file {}: {error}", file.display()))
+        })?;
     for note in &loaded.notes {
         writeln!(out, "note: {note}")?;
     }
     let configuration = Configuration::new(loaded, source);
-    turnbuckle_server::serve_and_reload(configuration, survival, &mut out, Controller)?;
+    turnbuckle_server::serve_and_reload(configuration, survival, &mut out, Controller)
+        .map_err(|error| placed(&origins, error.to_string()))?;
     Ok(())
+}
+
+/// Adds where the key was written that an error begins with.
+fn placed(origins: &Origins, error: String) -> anyhow::Error {
+    match config::placed(origins, &error) {
+        Some(problem) => anyhow::Error::msg(problem.to_string()),
+        None => anyhow::Error::msg(error),
+    }
 }
 
 /// Returns the configuration of a relay: what was `loaded`, or, where a relay has been before, what is read now. What that one had read again

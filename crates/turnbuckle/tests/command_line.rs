@@ -51,7 +51,7 @@ fn check_accepts_a_good_file_with_exit_code_0() {
         "good.conf",
         "realm=example.org\nuser=alice:hush\nmin-port=50000\n",
     );
-    let output = turnbuckle(&["check", file.name(), "--max-port", "50100"]);
+    let output = turnbuckle(&["check", file.name(), "--max-port", "50100", "--all"]);
     let text = printed(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(
@@ -114,7 +114,7 @@ fn check_judges_a_file_as_the_program_of_the_name_that_is_given() {
         &["--listening-p=4000", "--as", "turnserver", file.name()],
         &["--as", "turnserver", "-c", file.name()],
     ] {
-        let (code, text) = check(arguments);
+        let (code, text) = check(&[arguments, &["--all"]].concat());
         assert_eq!(code, Some(0), "{arguments:?}: {text}");
         for expected in [
             "effective configuration of turnserver\n",
@@ -140,6 +140,55 @@ fn check_judges_a_file_as_the_program_of_the_name_that_is_given() {
         assert_eq!(code, Some(1), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");
     }
+}
+
+#[test]
+fn check_refuses_files_that_serve_could_not_open_with_the_line_that_names_them() {
+    let file = Scratch::new(
+        "files.conf",
+        "user=a:b\nlistening-ip=127.0.0.1\ncert=/nonexistent/chain.pem\npkey=/nonexistent/key.pem\n\
+         log-file=/nonexistent/turn.log\n",
+    );
+    let output = turnbuckle(&["check", file.name()]);
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for (line, expected) in [
+        (3, "`cert`: /nonexistent/chain.pem"),
+        (5, "`log-file`: /nonexistent/turn.log"),
+    ] {
+        let place = format!("{}:{line}: {expected}", file.name());
+        assert!(text.contains(&place), "{place}: {text}");
+    }
+    // In the same words, one after the other.
+    let port = free_ports().to_string();
+    let served = turnbuckle(&["serve", "-p", &port, "-c", file.name(), "--log-file=stdout"]);
+    let place = format!("{}:3: `cert`: /nonexistent/chain.pem", file.name());
+    assert!(complained(&served).contains(&place), "{served:?}");
+}
+
+#[test]
+fn check_prints_what_is_to_be_noted_first_and_defaults_if_asked() {
+    let words = [
+        "check",
+        "-u",
+        "a:b",
+        "--listening-ip=127.0.0.1",
+        "--no-auth-pings",
+    ];
+    let short = printed(&turnbuckle(&words));
+    assert!(
+        short.starts_with("notes\n") && short.ends_with("\naccepted\n"),
+        "{short}"
+    );
+    assert!(
+        short.contains("listening-ip=127.0.0.1") && !short.contains("max-port="),
+        "{short}"
+    );
+    let long = printed(&turnbuckle(&[&words[..], &["--all"]].concat()));
+    assert!(
+        long.starts_with("notes\n") && long.contains("max-port="),
+        "{long}"
+    );
 }
 
 #[test]
@@ -223,7 +272,7 @@ fn serve_refuses_on_standard_error_with_exit_code_1_and_opens_nothing() {
                 "--cert=/nonexistent.pem",
                 "--pkey=/nonexistent.pem",
             ],
-            "cert /nonexistent.pem: ",
+            "command line: `cert`: /nonexistent.pem: ",
         ),
         (&["serve", "--relm", "x"], "did you mean `realm`?"),
         (
@@ -257,7 +306,7 @@ fn help_and_version_are_printed_on_standard_output() {
         (&["serve", "--version"], "turnbuckle 0."),
         (
             &["check", "--help"],
-            "Usage: turnbuckle check [FILE] [options] [--as NAME] [--json]",
+            "Usage: turnbuckle check [FILE] [options] [--as NAME] [--all] [--json]",
         ),
         (&["options"], "-p, --listening-port PORT"),
         (&["options", "cli-port"], "TCP port of the console"),

@@ -384,7 +384,7 @@ fn secrets_appear_in_no_dump() {
     let mut dumps = format!("{loaded:?}");
     dumps.push_str(&loaded.config.usage());
     let result = Ok(loaded);
-    dumps.push_str(&report(&result));
+    dumps.push_str(&report(&result, true));
     dumps.push_str(&report_json(&result).to_string());
     assert!(dumps.contains("alice"), "the dumps are not empty");
     assert!(
@@ -399,7 +399,14 @@ fn secrets_appear_in_no_dump() {
 fn the_report_says_where_values_come_from_and_what_coturn_would_do() {
     let loaded =
         command_line(&["--min-port", "50000", "--no-cli", "--no-auth-pings"]).expect("accepted");
-    let text = report(&Ok(loaded.clone()));
+    let result = Ok(loaded.clone());
+    let (short, text) = (report(&result, false), report(&result, true));
+    assert!(text.starts_with("notes\n") && short.starts_with("notes\n"));
+    assert!(short.contains("min-port=50000") && !short.contains("max-port"));
+    assert!(
+        !short.contains("coturn (private networks are open)"),
+        "{short}"
+    );
     assert!(
         text.contains("min-port=50000") && text.contains("command line"),
         "{text}"

@@ -17,6 +17,7 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 mod listening;
 mod pending;
+mod rehearsal;
 mod relays;
 mod reload;
 mod run;
@@ -27,5 +28,6 @@ mod upgrading;
 mod users;
 
 pub use error::ServeError;
+pub use rehearsal::rehearse;
 pub use reload::Configuration;
 pub use run::{serve, serve_and_reload};

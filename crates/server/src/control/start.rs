@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use turnbuckle_datapath::{Settings, probe_device};
+use turnbuckle_datapath::Settings;
 use turnbuckle_engine::{Commons, Config as EngineConfig};
 
 use super::announce::{self, Running};
@@ -15,6 +15,7 @@ use super::events::Event;
 use super::interfaces::Interfaces;
 use super::keys::KeyRing;
 use super::listening::Listening;
+use super::rehearsal;
 use super::relays::Relays;
 use super::shards::Shards;
 use super::statistics::Statistics;
@@ -74,16 +75,7 @@ pub(super) fn start(
     takeover.keep_relays(config);
     let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
-    let devices = [
-        ("listening-device", &config.addresses.devices.listening),
-        ("relay-device", &config.addresses.devices.relay),
-    ];
-    for (key, device) in devices {
-        // The error is reported now, because a relay socket is opened only when a client asks for one.
-        if let Some(device) = device {
-            probe_device(device).map_err(|error| ServeError::new(format!("{key}: {error}")))?;
-        }
-    }
+    rehearsal::probe_devices(config).map_err(ServeError::new)?;
     let mut listening =
         Listening::begin(config, &takeover, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
