@@ -10,6 +10,7 @@ pub use self::answers::{AnswerConfig, BindingConfig, Fingerprint, Service};
 pub use self::limits::{Bandwidth, Lifetimes, Limits, RealmLimits};
 pub use self::relays::{DefaultFamily, RelayAddress, RelayConfig, SharedRelays, TcpRelays};
 use crate::auth::AuthConfig;
+use crate::id::RelayProtocol;
 use crate::policy::PolicyRules;
 use crate::redirect::alternates::Redirection;
 use crate::ticket::TicketKey;
@@ -42,6 +43,18 @@ pub struct Config {
     pub limits: Limits,
     /// Servers that clients are sent to instead of being served here.
     pub redirection: Redirection,
+}
+
+impl Config {
+    /// Returns whether data is relayed over `protocol`, whether a client asks by TURN or for a tunnel.
+    pub(crate) fn relays_over(&self, protocol: RelayProtocol) -> bool {
+        // guard: V-89-switches
+        self.service != Service::StunOnly
+            && match protocol {
+                RelayProtocol::Tcp => self.relays.tcp.is_some(),
+                RelayProtocol::Udp => self.relays.udp,
+            }
+    }
 }
 
 /// Allocations that outlive their 5-tuple (RFC 8016).

@@ -23,6 +23,7 @@ use crate::tcp::peer_end::PeerEnd;
 use crate::time::{Now, Time};
 use crate::tombstone::{Addresses, Effect};
 use crate::tunnel;
+use crate::tunnel_end::TunnelEnd;
 
 /// Ends whatever of this allocation has run out, and sets its timer to the next deadline.
 pub(crate) fn expire(
@@ -87,6 +88,21 @@ pub(crate) fn expire(
     );
     allocations.wheel.schedule(id.index, allocation.wake);
     shared::release(id, allocations);
+}
+
+/// Ends an allocation or a tunnel because the operator wants it so.
+pub(crate) fn cancel(
+    id: AllocationId,
+    now: Time,
+    rules: &Rules,
+    allocations: &mut Allocations,
+    out: &mut Out,
+) {
+    if allocations.tunnel(id).is_some() {
+        let cause = Some(TunnelEnd::Cancelled);
+        return tunnel::end(id, cause, now, rules, allocations, out);
+    }
+    end(id, EndCause::Cancelled, now, rules, allocations, out);
 }
 
 /// Ends an allocation. Its ports and its quota unit go back as it is dropped.

@@ -18,7 +18,7 @@ use crate::address::PeerAddress;
 use crate::allocation::lease::SharedRelay;
 use crate::allocations::Allocations;
 use crate::auth::{Authenticator, WrongPassword};
-use crate::change::{Change, EndCause};
+use crate::change::Change;
 use crate::command::{Command, IcmpError, Outcome, RelayOpenError};
 use crate::commons::Commons;
 use crate::config::{Config, RelayAddress};
@@ -26,7 +26,8 @@ use crate::credential::User;
 use crate::discovery::Discovery;
 use crate::held::Opened;
 use crate::id::{
-    AllocationId, ClientTuple, ConnectionId, Endpoint, Family, RelayHandle, RelayRequest,
+    AllocationId, ClientTuple, ConnectionId, Endpoint, Family, RelayHandle, RelayProtocol,
+    RelayRequest,
 };
 use crate::listeners::Listeners;
 use crate::nonce::NonceKey;
@@ -42,7 +43,6 @@ use crate::tcp::peer_end::PeerEnd;
 use crate::ticket::Tickets;
 use crate::time::{Now, Time};
 use crate::tunnel::{TunnelRefusal, TunnelSession};
-use crate::tunnel_end::TunnelEnd;
 use crate::{allocate, ending, icmp, judging, mobility, opening, tcp, tunnel};
 
 /// All allocations of one thread, and the rules for them.
@@ -172,8 +172,9 @@ impl<R: Random> Engine<R> {
         judging::judge_all(now, &mut self.rules, &mut self.allocations, &mut self.out);
     }
 
-    /// Takes over `config`, which the host has read again or assembled from a user database. Allocations continue. Permissions and
-    /// channels that are forbidden from now on end as in [`Engine::set_host_addresses`]. Quotas, rates and budgets belong to [`Commons`].
+    /// Takes over `config`, which the host has read again or assembled from a user database. Allocations continue, unless relaying of
+    /// their kind is switched off. Permissions and channels that are forbidden from now on end as in
+    /// [`Engine::set_host_addresses`], and so do allocations and tunnels. Quotas, rates and budgets belong to [`Commons`].
     /// What tables and pools were made from stays as it is and has to be the same in `config`: relay addresses and ports, shared relays, and
     /// the sizes in its limits. Without mobility tickets are refused; those that are out are good again with the same key.
     pub fn reconfigure(&mut self, now: Time, config: &Arc<Config>) {
@@ -181,8 +182,11 @@ impl<R: Random> Engine<R> {
         self.authenticator
             .reconfigure(&config.auth, &mut self.random);
         self.rules.tickets = config.mobility.key.as_ref().map(Tickets::new);
+        let is_switched_off = [RelayProtocol::Udp, RelayProtocol::Tcp]
+            .into_iter()
+            .any(|it| self.rules.config.relays_over(it) && !config.relays_over(it));
         self.rules.config = Arc::clone(config);
-        if self.rules.policies.reconfigure(config) {
+        if self.rules.policies.reconfigure(config) || is_switched_off {
             judging::judge_all(now, &mut self.rules, &mut self.allocations, &mut self.out);
         }
     }
@@ -279,6 +283,8 @@ impl<R: Random> Engine<R> {
             let id = request.handle.allocation;
             tunnel::settle(id, now.time, rules, allocations, out);
             allocate::settle(id, now, rules, authenticator, allocations, out, random);
+            // It may have been switched off since it was asked for.
+            judging::end_switched_off(id, now.time, rules, allocations, out);
         }
     }
 
@@ -304,6 +310,11 @@ impl<R: Random> Engine<R> {
     /// realm of that origin, or the one of the host's name, or else the first.
     pub fn realm_of_authority(&self, is_secure: bool, authority: &str) -> Arc<str> {
         self.authenticator.realm_of_authority(is_secure, authority)
+    }
+
+    /// Returns whether tunnels are served at all: they relay over UDP, which the configuration may forbid.
+    pub fn serves_tunnels(&self) -> bool {
+        self.rules.config.relays_over(RelayProtocol::Udp)
     }
 
     /// Opens a session of a user who has proven who it is, for its tunnels. It takes one unit of the user's quota and one rate, until
@@ -486,12 +497,7 @@ impl<R: Random> Engine<R> {
     /// (RFC 8656 §5), that of a tunnel by [`Command::TunnelEnded`].
     pub fn cancel(&mut self, now: Now, id: AllocationId) {
         let (rules, allocations, out) = (&self.rules, &mut self.allocations, &mut self.out);
-        let time = now.time;
-        if allocations.tunnel(id).is_some() {
-            let cause = Some(TunnelEnd::Cancelled);
-            return tunnel::end(id, cause, time, rules, allocations, out);
-        }
-        ending::end(id, EndCause::Cancelled, time, rules, allocations, out);
+        ending::cancel(id, now.time, rules, allocations, out);
     }
 
     /// Returns whether this names a tunnel that is open or being opened.

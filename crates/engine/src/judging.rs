@@ -1,11 +1,13 @@
-//! The effect of a changed peer policy on permissions, channels and connections.
+//! The effect of changed rules on what is open: a switch that forbids relaying ends allocations and tunnels, a peer policy ends
+//! permissions, channels and connections.
 
 use core::net::SocketAddr;
 
 use crate::allocation::Entry;
 use crate::allocations::Allocations;
 use crate::change::Change;
-use crate::id::AllocationId;
+use crate::ending;
+use crate::id::{AllocationId, RelayProtocol};
 use crate::out::Out;
 use crate::rules::Rules;
 use crate::shared;
@@ -13,7 +15,7 @@ use crate::tcp;
 use crate::time::Time;
 use crate::tunnel;
 
-/// Applies a changed policy to as many allocations as one call may check. Records that the rest is still to be checked.
+/// Applies changed rules to as many allocations as one call may check. Records that the rest is still to be checked.
 pub(crate) fn judge_all(
     now: Time,
     rules: &mut Rules,
@@ -38,14 +40,44 @@ pub(crate) fn judge_some(
     let to = from.saturating_add(rules.config.limits.timeouts_per_call.max(1));
     for index in from..to.min(count) {
         if let Some(id) = allocations.table.id_at(index) {
-            enforce_policy(id, now, rules, allocations, out);
+            enforce(id, now, rules, allocations, out);
         }
     }
     rules.policies.unjudged_from = (to < count).then_some(to);
 }
 
+/// Ends an allocation or a tunnel if relaying of its kind is switched off, and otherwise what the peer policy forbids it.
+pub(crate) fn enforce(
+    id: AllocationId,
+    now: Time,
+    rules: &Rules,
+    allocations: &mut Allocations,
+    out: &mut Out,
+) {
+    end_switched_off(id, now, rules, allocations, out);
+    enforce_policy(id, now, rules, allocations, out);
+}
+
+/// Ends an allocation or a tunnel if relaying of its kind is switched off. A pending allocation is checked when it opens.
+pub(crate) fn end_switched_off(
+    id: AllocationId,
+    now: Time,
+    rules: &Rules,
+    allocations: &mut Allocations,
+    out: &mut Out,
+) {
+    let protocol = match allocations.table.at(id) {
+        Some(Entry::Live(allocation)) => allocation.protocol(),
+        Some(Entry::Tunnel(_)) => RelayProtocol::Udp,
+        Some(Entry::Pending(_)) | None => return,
+    };
+    if !rules.config.relays_over(protocol) {
+        ending::cancel(id, now, rules, allocations, out);
+    }
+}
+
 /// Ends the permissions, channels and connections of an allocation that the policy forbids, or a tunnel to whom it forbids.
-pub(crate) fn enforce_policy(
+fn enforce_policy(
     id: AllocationId,
     now: Time,
     rules: &Rules,

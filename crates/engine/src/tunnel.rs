@@ -77,6 +77,8 @@ pub enum TunnelRefusal {
     QuotaReached,
     /// Which peers may be reached is not known yet ([`crate::AnswerConfig::are_peer_rules_due`]).
     RulesDue,
+    /// Nothing is relayed over UDP ([`crate::Service::StunOnly`], [`crate::RelayConfig::udp`]).
+    SwitchedOff,
     /// There is no relay address of the peer's family.
     Unroutable,
 }
@@ -88,6 +90,9 @@ pub(crate) fn open_session(
     now: Time,
     rules: &Rules,
 ) -> Result<TunnelSession, TunnelRefusal> {
+    if !rules.config.relays_over(RelayProtocol::Udp) {
+        return Err(TunnelRefusal::SwitchedOff);
+    }
     if rules.is_draining {
         return Err(TunnelRefusal::Draining);
     }
@@ -118,6 +123,9 @@ pub(crate) fn open(
     out: &mut Out,
     random: &mut impl Random,
 ) -> Result<AllocationId, TunnelRefusal> {
+    if !rules.config.relays_over(RelayProtocol::Udp) {
+        return Err(TunnelRefusal::SwitchedOff);
+    }
     if rules.is_draining {
         return Err(TunnelRefusal::Draining);
     }

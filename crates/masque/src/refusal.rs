@@ -19,10 +19,12 @@ pub enum Refusal {
     NoCapacity,
     /// The request is for something else than a tunnel.
     NotFound,
-    /// The request is for a way of connecting that there is not here (RFC 9220 §3).
+    /// The request is for a way of connecting that there is not here (RFC 9220 §3), or relaying is switched off.
     NotServed,
     /// The policy forbids the target.
     Prohibited,
+    /// The client's address has failed to prove who it is more often than is answered.
+    TooManyAttempts,
     /// The relay has no address of the target's family.
     Unroutable,
     /// There are no credentials, or wrong ones.
@@ -33,7 +35,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::BadRequest,
         Self::Crowded,
         Self::Draining,
@@ -44,6 +46,7 @@ impl Refusal {
         Self::NotFound,
         Self::NotServed,
         Self::Prohibited,
+        Self::TooManyAttempts,
         Self::Unroutable,
         Self::Unauthorized,
         Self::UsersDue,
@@ -57,7 +60,7 @@ impl Refusal {
             Self::Prohibited => 403,
             Self::NotFound => 404,
             Self::Unauthorized => 407,
-            Self::Crowded => 429,
+            Self::Crowded | Self::TooManyAttempts => 429,
             Self::HeadTooLarge => 431,
             Self::NotServed => 501,
             Self::DnsError | Self::Unroutable => 502,
@@ -75,7 +78,7 @@ impl Refusal {
             Self::Unauthorized => "Proxy Authentication Required",
             Self::NotFound => "Not Found",
             Self::NotServed => "Not Implemented",
-            Self::Crowded => "Too Many Requests",
+            Self::Crowded | Self::TooManyAttempts => "Too Many Requests",
             Self::HeadTooLarge => "Request Header Fields Too Large",
             Self::DnsError | Self::Unroutable => "Bad Gateway",
             Self::Draining | Self::NoCapacity | Self::UsersDue => "Service Unavailable",
@@ -92,6 +95,7 @@ impl Refusal {
             | Self::HeadTooLarge
             | Self::NotFound
             | Self::NotServed
+            | Self::TooManyAttempts
             | Self::Unauthorized
             | Self::UsersDue => None,
             Self::Crowded | Self::Draining | Self::NoCapacity => Some("connection_limit_reached"),

@@ -256,6 +256,19 @@ impl Log {
         }
     }
 
+    /// Logs a request for a tunnel that is not told that it proved nothing because `source` has reached its limit of responses.
+    /// It `proves` if it had credentials.
+    pub(crate) fn suppressed_proof(&mut self, source: IpAddr, proves: bool, now: Time) {
+        if let Some(sessions) = self
+            .coturn
+            .as_mut()
+            .filter(|_| self.scope.logged.limits_answers)
+        {
+            let line = sessions.suppressed_proof(source, proves, now);
+            self.lines(line);
+        }
+    }
+
     /// Notes the cipher suite and version that protect a client's connection.
     pub(crate) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
         if let Some(sessions) = &mut self.coturn {

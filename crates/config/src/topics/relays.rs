@@ -39,10 +39,11 @@ pub(crate) const ROWS: &[Key] = &[
         "no-udp-relay",
         Group::Addresses,
         Kind::Flag,
-        "No allocations with UDP relay addresses.",
+        "No allocations with UDP relay addresses, and no tunnels. A reload that sets it ends open \
+         ones.",
     )
     .default("false")
-    .new_sessions()
+    .live()
     .works(off!(udp)),
     Key::new(
         "O-022",
@@ -50,7 +51,8 @@ pub(crate) const ROWS: &[Key] = &[
         Group::Addresses,
         Kind::Flag,
         "No allocations with TCP relay addresses (RFC 6062). With `no-tcp-relay=false` clients \
-         that come by TCP or TLS can have connections to peers and from them.",
+         that come by TCP or TLS can have connections to peers and from them. A reload that sets \
+         it ends open ones.",
     )
     .default("true")
     .coturn_default(
@@ -58,7 +60,7 @@ pub(crate) const ROWS: &[Key] = &[
         "a relay of connections is a way to look for open ports; whoever needs it can have it",
     )
     .turnserver_default("false")
-    .new_sessions()
+    .live()
     .works(off!(tcp)),
     Key::own(
         "O-098",

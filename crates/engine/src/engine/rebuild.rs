@@ -447,7 +447,7 @@ impl<R: Random> Engine<R> {
         self.allocations.wheel.schedule(id.index, wake);
         mobility::announce_paths(id, &self.rules, &self.allocations);
         self.carry_over_path(id, parked, now);
-        judging::enforce_policy(id, now, &self.rules, &mut self.allocations, &mut self.out);
+        judging::enforce(id, now, &self.rules, &mut self.allocations, &mut self.out);
         true
     }
 

@@ -233,6 +233,26 @@ fn tcp_relays_that_are_switched_on_are_to_be_had_from_then_on_and_off_again_no_m
     assert_eq!(ask(&mut server, "203.0.113.9:3"), Some(442));
 }
 
+/// An allocation that waits for its socket while it is switched off is over as soon as it has one.
+#[test]
+fn a_pending_allocation_ends_when_its_kind_is_switched_off() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    let transaction = client.next_transaction();
+    let request = client.request(Method::ALLOCATE, transaction, |writer| {
+        writer.requested_transport(17);
+    });
+    let now = server.now;
+    let _ = server.engine.handle_stun(now, client.tuple, &request);
+    assert_eq!(server.engine.statistics().pending, 1);
+    let mut next = config();
+    next.service = turnbuckle_engine::Service::StunOnly;
+    server.engine.reconfigure(now.time, &next.into());
+    server.pump();
+    assert_eq!(server.engine.statistics().pending, 0);
+    assert_eq!(server.engine.statistics().allocations, 0);
+}
+
 #[test]
 fn strangers_have_the_budget_of_the_moment() {
     let mut server = Server::start();

@@ -287,6 +287,18 @@ impl Sessions {
             .line(source, request, now, || pace.admit(now).is_some())
     }
 
+    /// Returns the same line about a request for a tunnel, which `proves` if it has credentials.
+    pub(super) fn suppressed_proof(
+        &mut self,
+        source: IpAddr,
+        proves: bool,
+        now: Time,
+    ) -> Option<String> {
+        let pace = &mut self.stranger_lines;
+        self.refusals
+            .line_about(source, proves, now, || pace.admit(now).is_some())
+    }
+
     /// Notes the cipher suite and version that protect a client's connection.
     pub(super) fn sealed(&mut self, path: Path, seal: Seal, now: Time) {
         if self.allocation_by_path.contains_key(&path) {

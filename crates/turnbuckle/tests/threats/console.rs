@@ -364,6 +364,8 @@ fn a_client_that_ends_no_line_sees_sessions_ends_them_and_changes_what_coturn_ch
     by_datagrams.fetch_challenge();
     by_datagrams.allocate_with(|_| ()).expect(403);
     assert_eq!(visitor.says("tc no-udp-relay"), "  no-udp-relay: OFF\r\n> ");
+    // All that were open have ended, and the drain below is not to be over at once.
+    Client::new(site.ip(10), server).allocate();
     // Peers of multicast addresses are never served.
     assert!(
         visitor

@@ -22,7 +22,7 @@ use crate::tls::tls_address;
 
 /// The harness's user with the password, and with another one (RFC 7617).
 pub(crate) const RIGHT: &str = "Basic YWxpY2U6d29uZGVybGFuZC03";
-const WRONG: &str = "Basic YWxpY2U6bG9va2luZy1nbGFzcw==";
+pub(crate) const WRONG: &str = "Basic YWxpY2U6bG9va2luZy1nbGFzcw==";
 /// Codes of RFC 9114 §8.1.
 const EXCESSIVE_LOAD: u64 = 0x0107;
 const MISSING_SETTINGS: u64 = 0x010a;

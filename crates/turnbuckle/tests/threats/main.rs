@@ -40,6 +40,7 @@
 //! | V-63 | a process that is killed, or hands over to another program | `survival`, `keepers`, `upgrades`; with `xdp`, `kernel` |
 //! | V-89, V-91 | bound tunnels to whom no peer may be, and what their clients did not ask for | `bound` |
 //! | V-80 to V-86, V-88, V-95 | QUIC: floods, tokens, amplification, what passes for ChannelData, hand-over, request floods, key logs | `quic` |
+//! | V-89, V-93 | switches that forbid relaying, and wrong passwords, at every door | `switches` |
 //! | V-54, V-80, V-87, V-91, V-93, V-94 | tunnels of UDP in HTTP/3: questions to the database, places, clients without settings, what is for another tunnel, passwords, ICMP | `http3` |
 //! | V-89 | forbidden peers as targets of tunnels, in every spelling | `probe` |
 //! | V-90 | names of targets: rebinding, silence, endless ones | `http3` |
@@ -106,6 +107,7 @@ mod standards;
 mod status_page;
 mod streams;
 mod survival;
+mod switches;
 mod tcp_relays;
 mod tls;
 mod tunnels;

@@ -40,6 +40,17 @@ impl Refusals {
         }
         let message = Message::parse(request).ok()?;
         let proves = message.has_integrity_sha1() || message.has_integrity_sha256();
+        self.line_about(source, proves, now, admit)
+    }
+
+    /// Returns the same line about a request that `proves`, or has no credentials.
+    pub(super) fn line_about(
+        &mut self,
+        source: IpAddr,
+        proves: bool,
+        now: Time,
+        admit: impl FnOnce() -> bool,
+    ) -> Option<String> {
         let is_reported = |reported: &(IpAddr, bool, Time)| {
             reported.0 == source && reported.1 == proves && now < reported.2 + WINDOW
         };

@@ -2,7 +2,7 @@
 //!
 //! A door reads requests and writes answers in its own form, and remembers what waits. Every decision between the two is made here.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use turnbuckle_engine::{ClientTuple, TunnelRefusal, TunnelSession, TunnelTarget, User};
@@ -12,6 +12,9 @@ use crate::shard::hub::Hub;
 
 /// Requests of one connection that may fail to say who asks.
 pub(super) const FAILURES_MAX: u8 = 3;
+
+/// What the answer to a wrong password costs of the budget of its source: about its length, as with TURN over a connection.
+const FAILURE_LEN: usize = 128;
 
 /// Who asks for a tunnel.
 pub(super) enum Identified {
@@ -31,17 +34,20 @@ pub(super) enum Begun {
     Named(Box<str>),
 }
 
-/// Finds out who asks for a tunnel in `realm`. `client`, asked for a name, gives the request one. If it `may_ask`, the user database is asked about whom is not
-/// known.
+/// Finds out who asks for a tunnel in `realm`, from the address `source`. `client`, asked for a name, gives the request one. If it `may_ask`, the user database
+/// is asked about whom is not known.
 pub(super) fn identify(
     asked: &Asked,
-    realm: &str,
+    (realm, source): (&str, IpAddr),
     may_ask: bool,
     client: impl FnOnce() -> Option<ClientTuple>,
     hub: &mut Hub,
 ) -> Identified {
+    if !hub.engine.serves_tunnels() {
+        return Identified::Refused(Refusal::NotServed);
+    }
     let Some(given) = &asked.credentials else {
-        return Identified::Refused(Refusal::Unauthorized);
+        return Identified::Refused(failed(source, false, hub));
     };
     let checked = (hub.engine).check_password(hub.now, realm, &given.name, &given.password);
     let wrong = match checked {
@@ -60,8 +66,21 @@ pub(super) fn identify(
     let are_users_due = wrong.are_users_due;
     Identified::Refused(match are_users_due {
         true => Refusal::UsersDue,
-        false => Refusal::Unauthorized,
+        false => failed(source, true, hub),
     })
+}
+
+/// Says what a request is answered that proves nothing, for which `source` has the budget that it has for TURN too. One that
+/// `has_proof`, a wrong one, costs bytes of it; others cost one answer, because a connection proves its address.
+fn failed(source: IpAddr, has_proof: bool, hub: &mut Hub) -> Refusal {
+    let len = if has_proof { FAILURE_LEN } else { 0 };
+    // guard: V-93-budget
+    if hub.engine.admits_unverified(hub.now.time, source, len, len) {
+        return Refusal::Unauthorized;
+    }
+    let log = &mut hub.changes.log;
+    log.suppressed_proof(source, has_proof, hub.now.time);
+    Refusal::TooManyAttempts
 }
 
 /// Begins a tunnel to `target` for a user, who is charged by the connection's `session`. It is opened if the user has none yet.
@@ -148,6 +167,7 @@ fn refusal(why: TunnelRefusal) -> Refusal {
         TunnelRefusal::NoCapacity => Refusal::NoCapacity,
         TunnelRefusal::QuotaReached => Refusal::Crowded,
         TunnelRefusal::RulesDue => Refusal::UsersDue,
+        TunnelRefusal::SwitchedOff => Refusal::NotServed,
         TunnelRefusal::Unroutable => Refusal::Unroutable,
     }
 }

@@ -406,6 +406,19 @@ impl Client {
         assert!(self.inbox.is_empty(), "the relay sent {:?}", self.inbox);
     }
 
+    /// Sends a request once. Returns whether it is answered with `code`: whatever is answered at all is before the answer to
+    /// `probe`, which is sent behind it.
+    pub(crate) fn answers(&mut self, request: &[u8], code: u16, probe: &[u8]) -> bool {
+        self.send_raw(request);
+        let mut is_answered = false;
+        let answer = self.session.exchange_hearing(probe, |other| {
+            let is_its = other.get(8..20) == request.get(8..20);
+            is_answered |= is_its && Answer(other).code() == code;
+        });
+        assert!(answer.is_some(), "the probe is answered");
+        is_answered
+    }
+
     /// Sends a request and waits for the response with its transaction id.
     #[track_caller]
     pub(crate) fn exchange(&mut self, request: &[u8]) -> Answer {

@@ -6,7 +6,7 @@
 mod payloads;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use turnbuckle_datapath::Waker;
 use turnbuckle_engine::{
@@ -93,6 +93,11 @@ pub(super) enum Tunnel {
 }
 
 impl TunnelConnection {
+    /// Returns the address that its client came from.
+    pub(super) const fn source(&self) -> IpAddr {
+        self.remote.ip()
+    }
+
     /// Returns a name for a request of connection `name`, which nothing else ever has.
     pub(super) fn client(&self, name: ConnectionName) -> ClientTuple {
         ClientTuple {

@@ -184,13 +184,17 @@ impl Quic {
     /// Answers a request, or begins what its answer waits for. If it `may_ask`, the user database is asked once about a user who is not known.
     fn answer(&mut self, at: (ConnectionName, u64), asked: Asked, may_ask: bool, hub: &mut Hub) {
         let (name, _) = at;
+        let Some(source) = self.door.connection(name).map(|it| it.source()) else {
+            return;
+        };
         let realm = hub.engine.realm_of_authority(true, &asked.authority);
         let client = || {
             self.door
                 .connection(name)
                 .map(|connection| connection.client(name))
         };
-        let begun = match tunnels::identify(&asked, &realm, may_ask, client, hub) {
+        let whence = (&*realm, source);
+        let begun = match tunnels::identify(&asked, whence, may_ask, client, hub) {
             Identified::Known(user) => self.begin(at, asked, &user, hub),
             Identified::Refused(why) => Err(why),
             Identified::Waits(client) => {
@@ -203,7 +207,7 @@ impl Quic {
         let Err(refusal) = begun else {
             return;
         };
-        if refusal == Refusal::Unauthorized
+        if matches!(refusal, Refusal::TooManyAttempts | Refusal::Unauthorized)
             && let Some(connection) = self.door.connection(name)
         {
             connection.failures += 1;

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use turnbuckle_datapath::{Payload, Run, SendQueue, StreamId, Waker};
 use turnbuckle_engine::{AllocationId, Time, Transport, TunnelEnd};
 use turnbuckle_masque::bind::{Answer, Contexts, Unread};
-use turnbuckle_masque::http1::{self, Read};
+use turnbuckle_masque::http1::{self, HEAD_LEN_MAX, Read};
 use turnbuckle_masque::{Asked, BoundPiece, Capsules, Granted, Passed, Piece, Refusal};
 
 use super::connections::{Connections, StreamConnection};
+use super::http::Reply;
 use super::visit::State;
 use crate::counters::{CloseReason, ShardCounters, StreamDrop};
 use crate::resolve::{Question, Replies, Resolver, WAIT_MAX};
@@ -74,8 +75,7 @@ impl Door {
 
     /// Returns whether `bytes`, the beginning of an HTTP request, may ask for a tunnel here: `None` until that is clear.
     pub(super) fn serves(&self, transport: Transport, bytes: &[u8]) -> Option<bool> {
-        let service = self.service.as_ref();
-        if !service.is_some_and(|it| it.serves_plain || transport == Transport::Tls) {
+        if !self.serves_over(transport) {
             return Some(false);
         }
         match http1::read(bytes) {
@@ -83,6 +83,22 @@ impl Door {
             Read::Other => Some(false),
             Read::Refused(_) | Read::Asked { .. } => Some(true),
         }
+    }
+
+    /// Returns the reply to a request of HTTP that is for something else than a tunnel. Where there are no tunnels, it has none.
+    pub(super) fn other_path(&self, transport: Transport, bytes: &[u8]) -> Reply {
+        if !self.serves_over(transport) {
+            return Reply::Silence;
+        }
+        match bytes.len() >= HEAD_LEN_MAX || bytes.windows(4).any(|it| it == b"\r\n\r\n") {
+            true => Reply::Text(http1::refused(Refusal::NotFound, "", true)),
+            false => Reply::Later,
+        }
+    }
+
+    fn serves_over(&self, transport: Transport) -> bool {
+        let service = self.service.as_ref();
+        service.is_some_and(|it| it.serves_plain || transport == Transport::Tls)
     }
 
     /// Handles `bytes`, which lie in `payload` and of which at most `count_max` datagrams are relayed. Returns where what was handled ends, and
@@ -106,9 +122,7 @@ impl Door {
             match &mut visit.state {
                 State::Asking => match http1::read(rest) {
                     Read::Later => break,
-                    Read::Other => {
-                        return Err(self.refuse(connection, Refusal::BadRequest, tx));
-                    }
+                    Read::Other => return Err(self.refuse(connection, Refusal::NotFound, tx)),
                     Read::Refused(refusal) => return Err(self.refuse(connection, refusal, tx)),
                     Read::Asked { asked, len } => {
                         start += len;
@@ -307,7 +321,8 @@ impl Door {
         let visit = connection.visit.get_or_insert_default();
         let is_secure = client.transport == Transport::Tls;
         let realm = (hub.engine).realm_of_authority(is_secure, &asked.authority);
-        let user = match tunnels::identify(&asked, &realm, may_ask, || Some(client), hub) {
+        let whence = (&*realm, client.remote.ip());
+        let user = match tunnels::identify(&asked, whence, may_ask, || Some(client), hub) {
             Identified::Known(user) => user,
             Identified::Waits(_) => {
                 let asked = Box::new(asked);

@@ -147,25 +147,32 @@ impl StreamFront {
         bytes: &[u8],
         tx: &mut SendQueue,
     ) -> Result<usize, CloseReason> {
-        match self.http.reply(bytes, client.transport == Transport::Tls) {
+        let reply = match self.http.reply(bytes, client.transport == Transport::Tls) {
+            Reply::Silence => self.door.other_path(client.transport, bytes),
+            reply => reply,
+        };
+        match reply {
             Reply::Later => return Ok(0),
             Reply::Silence => self.count_refused(StreamDrop::ServiceDisabled),
-            Reply::Text(text) => {
-                self.counters.datagrams.client_in.add(1);
-                match self.connections.of_client(&client) {
-                    Some(connection) => {
-                        self.counters.datagrams.client_out.queued(1);
-                        tx.stream_reply(connection.id, text.as_bytes());
-                    }
-                    None => self.counters.dropped(StreamDrop::SocketClosed, 1),
-                }
-            }
+            Reply::Text(text) => self.reply(client, &text, tx),
         }
         self.counters
             .datagrams
             .client_in_bytes
             .add(bytes.len() as u64);
         Err(CloseReason::Http)
+    }
+
+    /// Sends `text` as the answer to a request of HTTP.
+    fn reply(&self, client: ClientTuple, text: &str, tx: &mut SendQueue) {
+        self.counters.datagrams.client_in.add(1);
+        match self.connections.of_client(&client) {
+            Some(connection) => {
+                self.counters.datagrams.client_out.queued(1);
+                tx.stream_reply(connection.id, text.as_bytes());
+            }
+            None => self.counters.dropped(StreamDrop::SocketClosed, 1),
+        }
     }
 
     /// Counts what is no message as one that was dropped.
