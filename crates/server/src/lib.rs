@@ -12,6 +12,7 @@ mod counters;
 mod doctor;
 pub mod handle;
 mod journal;
+mod links;
 mod log;
 mod offload;
 mod process;

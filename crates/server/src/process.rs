@@ -22,6 +22,7 @@ use rustix::stdio::stderr;
 use rustix::time::Timespec;
 
 use crate::config::{Persona, Process};
+use crate::links;
 
 /// Set for a process that was started to be in the background.
 const DETACHED: &str = "TURNBUCKLE_DETACHED";
@@ -159,12 +160,9 @@ pub(crate) fn write_pid_file(
 
 /// Writes the number; tells whether it went into a file, not into a device.
 fn write_pid(path: &Path, number: u32) -> io::Result<bool> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    let mut file = links::open(&options, path)?;
     writeln!(file, "{number}")?;
     Ok(file.metadata()?.is_file())
 }

@@ -192,6 +192,35 @@ fn a_log_file_has_the_day_in_its_name_as_coturns_has() {
     await_condition("its file", || folder.path().join(&files[0]).exists());
 }
 
+/// As root files would be emptied or written to that belong to somebody else.
+#[test]
+fn links_of_another_user_are_not_followed_and_own_ones_are() {
+    if !geteuid().is_root() {
+        not_run("needs root, to make links of another user");
+        return;
+    }
+    for (owner, is_followed) in [(65_534, false), (0, true)] {
+        let site = Site::new();
+        for name in ["pid", "log", "accounting"] {
+            fs::write(site.path(&format!("{name}.victim")), "precious").expect("written");
+            let link = site.path(name);
+            std::os::unix::fs::symlink(format!("{name}.victim"), &link).expect("linked");
+            std::os::unix::fs::lchown(&link, Some(owner), None).expect("given away");
+        }
+        let server = site.start(
+            "--no-tls --pidfile pid --log-file log --simple-log --statistics-file accounting",
+        );
+        server.signal(Signal::SIGTERM);
+        let mut server = server;
+        let _ = server.0.wait().expect("ended");
+        for name in ["pid", "log", "accounting"] {
+            let content = site.content(&format!("{name}.victim"));
+            let is_untouched = content == "precious";
+            assert_eq!(is_untouched, !is_followed, "{name} of {owner}: {content}");
+        }
+    }
+}
+
 #[test]
 fn simple_log_keeps_the_name_and_no_stdout_log_keeps_quiet() {
     let site = Site::new();

@@ -1,5 +1,6 @@
 //! Prints coturn's occupancy lines at regular intervals, and writes the accounting at the end.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -9,6 +10,7 @@ use turnbuckle_datapath::{Snapshot, receive_log_line, send_log_line};
 use super::error::ServeError;
 use crate::config::Config;
 use crate::counters::Accounting;
+use crate::links;
 use crate::shard::Shard;
 
 /// Holds when the occupancy lines are due, and the counters at the time of the last ones.
@@ -69,7 +71,11 @@ impl Statistics {
 ///
 /// The file cannot be written.
 pub(super) fn leave_behind(path: &Path, accounting: &Accounting) -> Result<(), ServeError> {
-    std::fs::write(path, accounting.json() + "\n").map_err(|error| {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let opened = links::open(&options, path);
+    let written = opened.and_then(|mut file| writeln!(file, "{}", accounting.json()));
+    written.map_err(|error| {
         ServeError::new(format!(
             "cannot write statistics-file {}: {error}",
             path.display()

@@ -11,6 +11,7 @@ use jiff::Zoned;
 use super::entry::Entry;
 use super::format::Format;
 use super::outlet::Outlet;
+use crate::links;
 
 /// User and group that a file is for.
 pub(super) type Owner = (u32, u32);
@@ -150,11 +151,9 @@ impl LogFile {
 }
 
 fn open(path: &Path, owner: Option<Owner>) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o640)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o640);
+    let file = links::open(&options, path)?;
     if let Some((user, group)) = owner
         && file.metadata()?.is_file()
     {
