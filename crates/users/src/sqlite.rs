@@ -5,7 +5,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{OpenOptions, metadata};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ impl Sqlite {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         if may_create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
+            make(path);
         }
         let connection = rusqlite::Connection::open_with_flags(path, flags).map_err(error)?;
         connection.busy_timeout(LOCK_WAIT).map_err(error)?;
@@ -219,6 +221,22 @@ impl Sqlite {
     }
 }
 
+/// Makes an empty file that others cannot read, for it has keys. SQLite gives the files beside it the same rights. What root makes is for the owner of
+/// the folder, as which the server runs. Why it cannot be made SQLite says.
+fn make(path: &Path) {
+    let mut options = OpenOptions::new();
+    let made = options.write(true).create_new(true).mode(0o640).open(path);
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if let Ok(file) = made
+        && let Ok(folder) = metadata(folder.unwrap_or_else(|| Path::new(".")))
+    {
+        // The kernel refuses this unless the process is root.
+        let _ = fchown(&file, Some(folder.uid()), Some(folder.gid()));
+    }
+}
+
 impl Driver for Sqlite {
     async fn follow(&mut self, wanted: &Wanted, known: &Records) -> Result<News, DatabaseError> {
         // The version is read before the rows. So a commit in between is read twice and is never missed.
@@ -313,7 +331,7 @@ fn said(error: &rusqlite::Error) -> String {
 }
 
 fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
-    let metadata = std::fs::metadata(path)?;
+    let metadata = metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }
 

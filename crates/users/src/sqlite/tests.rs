@@ -64,6 +64,20 @@ fn a_new_file_has_coturns_tables_with_their_columns_and_keys() {
 }
 
 #[test]
+fn a_new_file_is_of_the_folders_owner_and_nobody_else_reads_it() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    let (folder, path) = scratch();
+    // Only root may give it away; others have their own.
+    let _ = chown(folder.path(), Some(65_534), Some(65_534));
+    let expected = metadata(folder.path()).unwrap();
+    drop(Sqlite::open(&path, true).unwrap());
+    let made = metadata(&path).unwrap();
+    assert_eq!(made.permissions().mode() & 0o777, 0o640);
+    assert_eq!((made.uid(), made.gid()), (expected.uid(), expected.gid()));
+}
+
+#[test]
 fn rows_that_are_there_stay_and_missing_tables_are_made() {
     let (_folder, path) = scratch();
     let other = rusqlite::Connection::open(&path).unwrap();
