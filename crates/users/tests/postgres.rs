@@ -74,6 +74,40 @@ fn a_text_is_a_value_whatever_it_holds() {
 }
 
 #[test]
+fn a_name_that_the_databases_encoding_lacks_is_nobodys() {
+    let Some(server) = server() else {
+        return;
+    };
+    let mut execute = psql(server.port);
+    execute(
+        "create database latin encoding 'LATIN1' template template0 lc_collate 'C' lc_ctype 'C'",
+    );
+    let mut connection = Connection::open(&source(server.port, "dbname=latin")).expect("opened");
+    for statement in SCHEMA {
+        let port = server.port.to_string();
+        let done = Command::new("psql")
+            .args([
+                "-q",
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-U",
+                "turn",
+                "-c",
+                statement,
+                "latin",
+            ])
+            .status();
+        assert!(done.expect("psql").success(), "{statement}");
+    }
+    for name in ["\u{20ac}", "nul\0", "alice"] {
+        let answer = connection.ask("r", name).expect("the connection goes on");
+        assert!(answer.key.is_none(), "{name}");
+    }
+}
+
+#[test]
 fn a_server_that_hangs_or_refuses_is_told_apart() {
     let Some(server) = server() else {
         return;

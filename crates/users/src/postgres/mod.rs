@@ -214,9 +214,9 @@ impl Driver for Postgres {
 
     async fn ask(&mut self, realm: &str, name: &str) -> Result<Answer, DatabaseError> {
         let query = "select hmackey from turnusers_lt where name=$1 and realm=$2";
-        let rows = within(&self.source, self.client.query(query, &[&name, &realm])).await?;
+        let rows = found(&self.source, self.client.query(query, &[&name, &realm])).await?;
         let query = "select value from turn_secret where realm=$1";
-        let secrets = within(&self.source, self.client.query(query, &[&realm])).await?;
+        let secrets = found(&self.source, self.client.query(query, &[&realm])).await?;
         Ok(Answer {
             key: rows.first().and_then(|row| user_key(&text(row, 0))),
             secrets: secrets.iter().map(|row| secret(row, 0)).collect(),
@@ -506,6 +506,28 @@ async fn within<T>(
         Ok(answer) => answer.map_err(|error| said(source, &error)),
         Err(_) => Err(silent(source)),
     }
+}
+
+/// Waits for rows as [`within`] does. There are none of a value that the database's encoding does not have: anybody may ask for one, and the
+/// connection is as good as before.
+async fn found(
+    source: &PostgresSource,
+    rows: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+) -> Result<Vec<Row>, DatabaseError> {
+    let rows = async {
+        match rows.await {
+            Err(error)
+                if error.code().is_some_and(|code| {
+                    *code == SqlState::UNTRANSLATABLE_CHARACTER
+                        || *code == SqlState::CHARACTER_NOT_IN_REPERTOIRE
+                }) =>
+            {
+                Ok(Vec::new())
+            }
+            rows => rows,
+        }
+    };
+    within(source, rows).await
 }
 
 fn silent(source: &PostgresSource) -> DatabaseError {
