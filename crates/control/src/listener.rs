@@ -1,9 +1,8 @@
 //! The listener for metrics, and what keeps slow and many clients from costing more than they may.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -11,6 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::Exporter;
 
@@ -24,7 +24,7 @@ use crate::tls::Tls;
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Connections of one address at a time.
+/// Connections of one IPv4 address or IPv6 /64 at a time.
 const PER_SOURCE_MAX: usize = 4;
 
 /// Time for a connection in all: the head, an answer within the second that shards have, and ten seconds to read it.
@@ -101,17 +101,14 @@ impl Listener {
         let Ok(listener) = TcpListener::from_std(self.socket) else {
             return;
         };
-        let crowd = Arc::new(Crowd::default());
+        let mut crowd = Crowd::default();
         let accepting = async {
             loop {
                 match listener.accept().await {
                     Ok((stream, client)) => {
-                        // A connection that is one too many is closed without a word.
-                        if let Some(place) = Place::take(&crowd, client.ip()) {
-                            let tls = self.tls.as_ref().map(Tls::acceptor);
-                            let to = (Arc::clone(&shared), Arc::clone(&site));
-                            tokio::spawn(serve_one(stream, tls, to, place));
-                        }
+                        let tls = self.tls.as_ref().map(Tls::acceptor);
+                        let to = (Arc::clone(&shared), Arc::clone(&site));
+                        crowd.admit(client.ip(), serve_one(stream, tls, to));
                     }
                     Err(_) => tokio::time::sleep(PAUSE).await,
                 }
@@ -129,8 +126,8 @@ impl Listener {
 /// What a connection is served from.
 type Origin = (Arc<Shared>, Arc<Site>);
 
-/// Serves one connection, and then frees its place.
-async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, to: Origin, place: Place) {
+/// Serves one connection.
+async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, to: Origin) {
     match tls {
         None => answer(stream, to).await,
         Some(tls) => {
@@ -140,7 +137,6 @@ async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, to: Origin, plac
             }
         }
     }
-    drop(place);
 }
 
 /// Serves one request.
@@ -159,62 +155,81 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, (shared, site): Ori
     let _ = tokio::time::timeout(CONNECTION, connection).await;
 }
 
-/// How many connections each address has.
-#[derive(Default)]
-struct Crowd(Mutex<HashMap<IpAddr, usize>>);
-
-/// A connection's place, which is free again when this is dropped.
-struct Place {
-    crowd: Arc<Crowd>,
-    source: IpAddr,
-}
-
-impl Place {
-    fn take(crowd: &Arc<Crowd>, source: IpAddr) -> Option<Self> {
-        let mut taken = crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let total: usize = taken.values().sum();
-        let of_source = taken.get(&source).copied().unwrap_or(0);
-        if total >= CONNECTIONS_MAX || of_source >= PER_SOURCE_MAX {
-            return None;
-        }
-        taken.insert(source, of_source + 1);
-        drop(taken);
-        Some(Self {
-            crowd: Arc::clone(crowd),
-            source,
-        })
+/// Whose a connection is: an IPv4 address, or an IPv6 /64, because whoever has one address there has all.
+fn source(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64))),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.source);
+/// The connections that are served, the oldest first.
+#[derive(Default)]
+struct Crowd(Vec<(IpAddr, JoinHandle<()>)>);
+
+impl Crowd {
+    /// Serves a connection. One beyond its source's own share is closed without a word. If all places are taken, the oldest connection of the source
+    /// that has most is closed for it, so that a few sources which hold theirs open do not keep a health check out.
+    fn admit(&mut self, client: IpAddr, serve: impl Future<Output = ()> + Send + 'static) {
+        self.0.retain(|(_, serving)| !serving.is_finished());
+        let source = source(client);
+        if self.count(source) >= PER_SOURCE_MAX {
+            return;
+        }
+        if self.0.len() >= CONNECTIONS_MAX {
+            let most = self.0.iter().map(|(of, _)| self.count(*of)).max();
+            let oldest = self
+                .0
+                .iter()
+                .position(|(of, _)| Some(self.count(*of)) == most);
+            if let Some(oldest) = oldest {
+                self.0.remove(oldest).1.abort();
             }
         }
+        self.0.push((source, tokio::spawn(serve)));
+    }
+
+    fn count(&self, source: IpAddr) -> usize {
+        self.0.iter().filter(|(of, _)| *of == source).count()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use super::*;
 
-    #[test]
-    fn one_address_takes_four_places_and_all_together_thirty_two() {
-        let crowd = Arc::new(Crowd::default());
-        let source = |n: u8| IpAddr::from([192, 0, 2, n]);
-        let mut places = Vec::new();
+    #[tokio::test]
+    async fn a_newcomer_gets_a_place_of_the_source_that_has_most() {
+        let mut crowd = Crowd::default();
+        let client = |n: u8| IpAddr::from([192, 0, 2, n]);
         for n in 0..8 {
-            places.extend((0..4).map(|_| Place::take(&crowd, source(n)).unwrap()));
-            assert!(Place::take(&crowd, source(n)).is_none());
+            (0..6).for_each(|_| crowd.admit(client(n), pending()));
+            assert_eq!(crowd.count(client(n)), 4);
         }
-        assert!(Place::take(&crowd, source(9)).is_none());
-        places.pop();
-        assert!(Place::take(&crowd, source(9)).is_some());
-        drop(places);
-        assert!(crowd.0.lock().unwrap().is_empty());
+        assert_eq!(crowd.0.len(), CONNECTIONS_MAX);
+        crowd.admit(client(9), pending());
+        assert_eq!((crowd.count(client(0)), crowd.count(client(9))), (3, 1));
+        // The others have most now; nobody takes the newcomer's place.
+        (0..20).for_each(|_| crowd.admit(client(0), pending()));
+        assert_eq!((crowd.count(client(0)), crowd.count(client(9))), (4, 1));
+        assert_eq!(crowd.0.len(), CONNECTIONS_MAX);
+    }
+
+    #[tokio::test]
+    async fn what_has_been_served_takes_no_place_and_a_network_of_ipv6_is_one_source() {
+        let mut crowd = Crowd::default();
+        let client = |text: &str| text.parse::<IpAddr>().unwrap();
+        for n in 0..9 {
+            crowd.admit(client(&format!("2001:db8::{n}")), pending());
+        }
+        assert_eq!(crowd.0.len(), PER_SOURCE_MAX);
+        crowd.admit(client("2001:db8:0:1::1"), async {});
+        crowd.admit(client("::ffff:192.0.2.1"), pending());
+        assert_eq!(crowd.count(client("192.0.2.1")), 1);
+        tokio::task::yield_now().await;
+        crowd.admit(client("192.0.2.1"), pending());
+        assert_eq!(crowd.0.len(), PER_SOURCE_MAX + 2);
     }
 }
