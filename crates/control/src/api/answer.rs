@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
@@ -207,6 +208,10 @@ impl Api {
         if !(1..=UPGRADE_S_MAX).contains(&seconds) {
             let why = format!("`seconds` is 1 to {UPGRADE_S_MAX}");
             return Err((StatusCode::BAD_REQUEST, why));
+        }
+        if query.program.is_some() && !caller.may_name_programs(geteuid().as_raw()) {
+            let why = "only root and the relay's own user may name a program; without one the program that is installed takes over";
+            return Err((StatusCode::FORBIDDEN, why.to_owned()));
         }
         self.note(caller, &what).await?;
         let within = Duration::from_secs(seconds);

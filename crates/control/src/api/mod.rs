@@ -52,6 +52,14 @@ pub(crate) struct Caller {
     process: Option<i32>,
 }
 
+impl Caller {
+    /// Returns whether the relay, which runs as user `own`, may be made to run any program. The socket's file lets a group in, whose members would get the
+    /// rights of that user.
+    fn may_name_programs(self, own: u32) -> bool {
+        self.user == 0 || self.user == own
+    }
+}
+
 impl Api {
     pub(crate) fn new(shared: Arc<Shared>, upgraded: Option<Upgraded>) -> Self {
         Self {
@@ -130,5 +138,20 @@ impl Api {
         while command().is_err() {
             sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Caller;
+
+    #[test]
+    fn members_of_the_sockets_group_name_no_program() {
+        let of = |user| Caller {
+            user,
+            process: None,
+        };
+        assert!(of(0).may_name_programs(998) && of(998).may_name_programs(998));
+        assert!(!of(1000).may_name_programs(998) && !of(1000).may_name_programs(0));
     }
 }

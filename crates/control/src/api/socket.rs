@@ -3,11 +3,12 @@
 use std::env;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, chmod, fchmod};
+use rustix::fs::{Mode, OFlags, chmod, fchmod, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use turnbuckle_server::config::ControlSocket;
 
@@ -67,7 +68,7 @@ impl Socket {
         // moment.
         fchmod(&socket, MODE)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
-        chmod(path, MODE)?;
+        set_mode(path)?;
         listen(&socket, BACKLOG)?;
         let file = fs::symlink_metadata(path)?;
         Ok(Self {
@@ -88,6 +89,19 @@ impl Drop for Socket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Gives the socket file its rights whatever the umask was. In a folder of somebody else the file may be another one by now, or a link to one.
+fn set_mode(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::File::from(open(path, flags, Mode::empty())?);
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other(
+            "another file has taken the socket's place; use a folder that only its owner writes to",
+        ));
+    }
+    // What is open by name alone is changed through its entry there (proc_pid_fd(5)).
+    Ok(chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), MODE)?)
 }
 
 /// Removes a socket file that a process has left behind.
@@ -122,6 +136,23 @@ mod tests {
         assert_eq!(mode & 0o777, 0o660);
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_link_in_the_sockets_place_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (
+            directory.path().join("other"),
+            directory.path().join("link"),
+        );
+        fs::write(&file, "precious").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [&file, &link] {
+            assert!(set_mode(path).is_err());
+        }
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
