@@ -38,7 +38,7 @@ const DAMAGES: [Damage; 7] = [
     ),
     (
         "unreadable",
-        |file, _| fs::set_permissions(file, fs::Permissions::from_mode(0)).unwrap(),
+        |file, _| fs::set_permissions(file, fs::Permissions::from_mode(0o0)).unwrap(),
         "Permission denied",
     ),
     // What is left is a configuration too, in which the last line denies another address.
