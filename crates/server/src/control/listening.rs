@@ -360,7 +360,11 @@ mod tests {
             "--user=a:b",
             "--realm=example.org",
         ];
-        let machine = Machine::discover().unwrap();
+        let machine = Machine {
+            // And so does the user database that an installed coturn has.
+            usual_database: None,
+            ..Machine::discover().unwrap()
+        };
         let Ok(Wish::Run(loaded)) = load_turnserver(arguments.map(Into::into), &machine) else {
             panic!("a whole configuration");
         };

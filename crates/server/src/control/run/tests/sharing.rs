@@ -33,7 +33,11 @@ fn a_relay_leaves_behind_at_which_of_its_addresses_another_process_listens_too()
         "--no-tls".to_owned(),
         "--no-dtls".to_owned(),
     ];
-    let machine = Machine::discover().unwrap();
+    let machine = Machine {
+        // And so does the user database that an installed coturn has.
+        usual_database: None,
+        ..Machine::discover().unwrap()
+    };
     let Ok(Wish::Run(loaded)) = load_turnserver(arguments.map(OsString::from), &machine) else {
         panic!("a whole configuration");
     };
