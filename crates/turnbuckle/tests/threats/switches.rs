@@ -61,7 +61,7 @@ const SWITCHES: [(&str, &[Door]); 3] = [
 enum Visitor {
     Turn(Box<Client>, u8),
     Http1(Tunnel),
-    Http3(QuicLink),
+    Http3(Box<QuicLink>),
 }
 
 impl Visitor {
@@ -78,7 +78,7 @@ impl Visitor {
             Door::Http3 => {
                 let mut link = QuicLink::connect(tls, site.ip(2), server.address());
                 send_settings(&mut link);
-                Self::Http3(link)
+                Self::Http3(Box::new(link))
             }
         }
     }
@@ -222,13 +222,17 @@ impl Guesser {
 fn guess_at(door: &str, mut guess: impl FnMut() -> bool) -> u32 {
     let begun = Instant::now();
     let answered = (0..GUESSES).map(|_| u32::from(guess())).sum();
-    let most = RATE * (begun.elapsed().as_secs() as u32 + 2);
+    let most = u64::from(RATE) * (begun.elapsed().as_secs() + 2);
     println!(
         "{}: {answered} of {GUESSES} answered in {:?}",
         door,
         begun.elapsed()
     );
-    assert!(answered <= most, "{}: {answered}, at most {most}", door);
+    assert!(
+        u64::from(answered) <= most,
+        "{}: {answered}, at most {most}",
+        door
+    );
     answered
 }
 
@@ -285,8 +289,8 @@ fn failed_proofs_of_one_address_have_one_budget_at_all_doors() {
             client.answers(&guess, 401, &probe)
         });
     }
-    let most = RATE * (begun.elapsed().as_secs() as u32 + 2);
-    assert!(answered <= most, "{answered}, at most {most}");
+    let most = u64::from(RATE) * (begun.elapsed().as_secs() + 2);
+    assert!(u64::from(answered) <= most, "{answered}, at most {most}");
     // The right password is not one of them.
     assert_eq!(
         (
