@@ -31,6 +31,7 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
         findings,
     );
     draft.tls.offers_http = draft.protocols.http.masque != Masque::Off;
+    draft.tls.serves_any_alpn = findings.is_lenient();
     check(&mut draft, findings);
     if findings.is_lenient() && !draft.stun.stun_only {
         peers::note_own_addresses(&draft.relays.peers, machine, findings);

@@ -266,6 +266,7 @@ impl Server {
         let streams = StreamService {
             limits: book,
             tls: None,
+            serves_any_alpn: false,
             serves_plain: true,
             proxies: Proxies {
                 sources: self.setup.proxies.clone(),

@@ -114,6 +114,7 @@ pub(crate) fn streams(
     StreamService {
         limits: serving.streams,
         tls: certificates.and_then(Certificates::shared),
+        serves_any_alpn: config.tls.serves_any_alpn,
         serves_plain: config.addresses.tcp,
         proxies: Proxies {
             sources: serving.proxies.clone(),

@@ -473,3 +473,20 @@ fn sessions_are_logged_by_coturns_lines() {
         "{id}"
     );
 }
+
+#[test]
+fn turnserver_serves_the_rest_when_a_certificate_cannot_be_used() {
+    let site = Site::new();
+    site.write("cert.pem", "not a certificate");
+    site.write("key.pem", "not a key");
+    let port = free_ports();
+    let arguments = format!(
+        "-n --no-cli --lt-cred-mech --user a:b --realm r -L 127.0.0.1 -p {port} --cert cert.pem --pkey key.pem"
+    );
+    let (server, text) = site.start(&arguments);
+    let line = "warning: TLS, DTLS and QUIC are not served until a restart: cert ";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("cert.pem: no certificate in it; "), "{text}");
+    assert!(!text.contains("turns:"), "{text}");
+    server.stop();
+}

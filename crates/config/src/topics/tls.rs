@@ -38,6 +38,9 @@ pub struct Tls {
     pub groups: Vec<&'static str>,
     /// HTTP is spoken inside of TLS over TCP, and offered there.
     pub offers_http: bool,
+    /// A client that offers no protocol that is spoken here is served all the same, as coturn does; otherwise it is refused
+    /// (RFC 7301 §3.2).
+    pub serves_any_alpn: bool,
 }
 
 /// Clients that come by QUIC.

@@ -90,6 +90,11 @@ impl StreamFlusher {
                 (Ok(()), None) if touched.close => StreamEnd::Local,
                 (Ok(()), None) => continue,
             };
+            if ending == StreamEnd::Local
+                && let Some(stream) = table.get_mut(touched.stream)
+            {
+                self.end_sealed(job, stream, handler);
+            }
             give_up(job, touched.stream, waiting, SendFailure::Closed, handler);
             let partner = table
                 .remove(touched.stream)
@@ -124,12 +129,7 @@ impl StreamFlusher {
         let has_room = stream.outgoing.is_none();
         if has_room && stream.shutdown == Shutdown::Wanted {
             stream.shutdown = Shutdown::Done;
-            if stream.is_sealed {
-                self.sealed.clear();
-                handler.seal_end(id, &mut self.sealed);
-                // All of it has been sent, so that a few bytes fit; and who does not get them sees the end all the same.
-                write(job, stream.fd(), &[IoSlice::new(&self.sealed)])?;
-            }
+            self.end_sealed(job, stream, handler);
             // It fails only if the other side has reset the connection, which the next read reports.
             let _ = shutdown(stream.fd(), rustix::net::Shutdown::Write);
         }
@@ -143,6 +143,19 @@ impl StreamFlusher {
             return Err(StreamEnd::Finished);
         }
         Ok(())
+    }
+
+    /// Writes what ends this side of a sealed connection, unless something before it still waits.
+    fn end_sealed<H: StreamHandler>(&mut self, job: &Job<'_>, stream: &Stream, handler: &mut H) {
+        if stream.is_sealed && stream.outgoing.is_none() {
+            self.sealed.clear();
+            handler.seal_end(stream.id, &mut self.sealed);
+            if self.sealed.is_empty() {
+                return;
+            }
+            // All of it has been sent, so that a few bytes fit; a client that does not get them sees the end all the same.
+            let _ = write(job, stream.fd(), &[IoSlice::new(&self.sealed)]);
+        }
     }
 
     /// Seals messages piece by piece and writes them; when one piece does not fit, its rest and all behind it wait.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::error::ServeError;
-use crate::config::Tls;
+use crate::config::{Config, Persona, Tls};
 use crate::tls::{Certificates, Prepared};
 
 /// Time between two checks of the files.
@@ -17,15 +17,24 @@ pub(super) struct FollowedCertificates {
 }
 
 impl FollowedCertificates {
-    /// Reads the files for the first time.
+    /// Reads the files for the first time. When started as `turnserver`, files that cannot be used leave TLS, DTLS and QUIC out of
+    /// the configuration, as they do in coturn.
     ///
     /// # Errors
     ///
     /// Which key of the configuration cannot be followed, and why.
-    pub(super) fn load(config: &Tls) -> Result<Self, ServeError> {
-        let certificates = match config.is_spoken() {
-            true => Some(Certificates::load(config).map_err(ServeError::new)?),
-            false => None,
+    pub(super) fn load(config: &mut Config, out: &mut impl Write) -> Result<Self, ServeError> {
+        let tls = &mut config.tls;
+        let certificates = match tls.is_spoken().then(|| Certificates::load(tls)) {
+            Some(Err(why)) if config.persona == Persona::Turnserver => {
+                let _ = writeln!(
+                    out,
+                    "warning: TLS, DTLS and QUIC are not served until a restart: {why}"
+                );
+                (tls.certificate, tls.key) = (None, None);
+                None
+            }
+            loaded => loaded.transpose().map_err(ServeError::new)?,
         };
         Ok(Self {
             certificates,
@@ -49,7 +58,7 @@ impl FollowedCertificates {
         }
         self.next_look = now + INTERVAL;
         if let Some(result) = self.certificates.as_mut().and_then(Certificates::follow) {
-            report(&result, out);
+            self.report(&result, out);
         }
     }
 
@@ -64,9 +73,10 @@ impl FollowedCertificates {
     }
 
     /// Uses what was prepared.
-    pub(super) fn take(&mut self, prepared: Option<Prepared>) {
+    pub(super) fn take(&mut self, prepared: Option<Prepared>, out: &mut impl Write) {
         if let Some((certificates, prepared)) = self.certificates.as_mut().zip(prepared) {
             certificates.take(prepared);
+            self.say_validity(out);
         }
     }
 
@@ -80,14 +90,25 @@ impl FollowedCertificates {
             return Err("this server speaks no TLS".to_owned());
         };
         let result = certificates.reload();
-        report(&result, out);
+        self.report(&result, out);
         result
     }
-}
 
-fn report(result: &Result<(), String>, out: &mut impl Write) {
-    let _ = match result {
-        Ok(()) => writeln!(out, "certificates read again; new connections use them"),
-        Err(why) => writeln!(out, "warning: certificates not changed: {why}"),
-    };
+    fn report(&self, result: &Result<(), String>, out: &mut impl Write) {
+        let _ = match result {
+            Ok(()) => {
+                let _ = writeln!(out, "certificates read again; new connections use them");
+                self.say_validity(out);
+                return;
+            }
+            Err(why) => writeln!(out, "warning: certificates not changed: {why}"),
+        };
+    }
+
+    /// Says how long the certificate is good, if there is one.
+    pub(super) fn say_validity(&self, out: &mut impl Write) {
+        if let Some(certificates) = &self.certificates {
+            let _ = writeln!(out, "{}", certificates.validity());
+        }
+    }
 }

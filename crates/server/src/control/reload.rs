@@ -194,7 +194,7 @@ impl Started {
             self.shards.serve(&Arc::new(serving));
         }
         self.keys = keys;
-        self.certificates.take(certificates);
+        self.certificates.take(certificates, out);
         self.drain.set_allocations_left(config.limits.drained);
         if let Some(outputs) = outputs {
             out.take(outputs);

@@ -73,6 +73,7 @@ pub(super) fn start(
     };
     // Before anything is made from the configuration, and in what a reload begins with.
     takeover.keep_relays(config);
+    let certificates = FollowedCertificates::load(config, out)?;
     let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
     rehearsal::probe_devices(config).map_err(ServeError::new)?;
@@ -96,7 +97,6 @@ pub(super) fn start(
         ))
     })?;
     let accepting = translate::accepting(config).map_err(|error| ServeError::from_io(&error))?;
-    let certificates = FollowedCertificates::load(&config.tls)?;
     let serving = translate::serving(config, descriptors);
     // The machine may have got an address while the configuration was read.
     listening.follow(config, interfaces.addresses());
@@ -191,6 +191,7 @@ pub(super) fn start(
     let mut relays = Relays::new(config, Arc::clone(&commons));
     relays.follow(config, interfaces.addresses(), &mut shards, out);
     let _ = writeln!(out, "{}", offload.line());
+    certificates.say_validity(out);
     let counted = shards
         .all()
         .iter()

@@ -3,24 +3,25 @@
 //! Invariant: what shards use is a whole, checked set. Files that cannot be read, or do not belong together (a new certificate beside the old
 //! key, in the middle of a renewal), leave the set before them in use. Connections keep what they began with.
 
-use std::fmt;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use openssl::ssl::SslContext;
+use openssl::x509::X509;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CipherSuite, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
     version,
 };
 
 use crate::config::{CIPHER_SUITES, Tls};
-use crate::shard::front::dtls::{CurrentDtls, context, private_key};
+use crate::shard::front::dtls::{CurrentDtls, context};
+use crate::tls::files::{Pair, certificates, validity};
 
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
@@ -49,6 +50,7 @@ pub(crate) struct Certificates {
     current: Option<CurrentTls>,
     current_dtls: Option<CurrentDtls>,
     current_quic: Option<CurrentTls>,
+    validity: String,
 }
 
 /// What tells that a file is another one than before, or has been written to.
@@ -72,7 +74,13 @@ impl Certificates {
             config,
             files,
             stamps,
-            sets: Sets { tls, dtls, quic },
+            sets:
+                Sets {
+                    tls,
+                    dtls,
+                    quic,
+                    validity,
+                },
         } = Self::prepare(config)?;
         Ok(Self {
             config,
@@ -81,7 +89,13 @@ impl Certificates {
             current: tls.map(|set| Arc::new(RwLock::new(set))),
             current_dtls: dtls.map(|set| Arc::new(RwLock::new(set))),
             current_quic: quic.map(|set| Arc::new(RwLock::new(set))),
+            validity,
         })
+    }
+
+    /// Says how long the certificate that was read last is good: a warning if clients refuse it today.
+    pub(crate) fn validity(&self) -> &str {
+        &self.validity
     }
 
     /// Returns what shards share for TLS, if it is spoken.
@@ -139,11 +153,19 @@ impl Certificates {
     /// What is wrong with them.
     pub(crate) fn reload(&mut self) -> Result<(), String> {
         self.stamps = stamps(&self.files);
-        self.put(Sets::read(&self.config)?);
+        let sets = Sets::read(&self.config)?;
+        self.put(sets);
         Ok(())
     }
 
-    fn put(&self, Sets { tls, dtls, quic }: Sets) {
+    fn put(&mut self, sets: Sets) {
+        let Sets {
+            tls,
+            dtls,
+            quic,
+            validity,
+        } = sets;
+        self.validity = validity;
         for (current, next) in [(&self.current, tls), (&self.current_quic, quic)] {
             if let Some((current, next)) = current.as_ref().zip(next) {
                 *current.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -173,6 +195,8 @@ struct Sets {
     tls: Option<Arc<ServerConfig>>,
     dtls: Option<SslContext>,
     quic: Option<Arc<ServerConfig>>,
+    /// How long the certificate is good.
+    validity: String,
 }
 
 impl Sets {
@@ -181,17 +205,36 @@ impl Sets {
         if config.offers_http {
             alpn.push(HTTP);
         }
-        let tls = config.files();
-        let tls = tls.map(|files| server_config(config, files, versions(config), &alpn));
-        let quic = config.quic_files();
-        let quic = quic.map(|files| server_config(config, files, ONLY_TLS13, &ALPN_QUIC));
-        let dtls = config.dtls_files().map(|files| context(config, files));
+        let (tls, dtls, quic) = (config.files(), config.dtls_files(), config.quic_files());
+        let Some(files) = tls.or(dtls).or(quic) else {
+            return Ok(Self {
+                tls: None,
+                dtls: None,
+                quic: None,
+                validity: String::new(),
+            });
+        };
+        // One reading for all, so that all have the same.
+        let pair = Pair::read(config, files)?;
+        let set = |versions, alpn: &[_]| server_config(config, files.1, &pair, versions, alpn);
+        let tls = tls.map(|_| set(versions(config), &alpn));
+        let quic = quic.map(|_| set(ONLY_TLS13, &ALPN_QUIC));
+        let dtls = dtls.map(|_| context(config, files, &pair));
         Ok(Self {
             tls: tls.transpose()?.map(Arc::new),
             dtls: dtls.transpose()?,
             quic: quic.transpose()?.map(Arc::new),
+            validity: pair
+                .chain
+                .first()
+                .map_or_else(String::new, |own| validity(files.0, own)),
         })
     }
+}
+
+fn ders(chain: &[X509]) -> Vec<CertificateDer<'static>> {
+    let ders = chain.iter().filter_map(|it| it.to_der().ok());
+    ders.map(CertificateDer::from).collect()
 }
 
 fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
@@ -210,69 +253,56 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
 /// Returns everything that a handshake needs.
 fn server_config(
     config: &Tls,
-    (certificate_file, key_file): (&Path, &Path),
+    key_file: &Path,
+    pair: &Pair,
     versions: &'static [&'static SupportedProtocolVersion],
     alpn: &[&[u8]],
 ) -> Result<ServerConfig, String> {
     let provider = Arc::new(provider(config));
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
-        .map_err(|error| format!("cipher-list: {error}"))?;
+        .map_err(
+            |_| "cipher-list: no suite or group of it fits a version of TLS that is offered",
+        )?;
     // guard: V-48-client-certificate
     let builder = match &config.client_authorities {
         None => builder.with_no_client_auth(),
         Some(file) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates("CA-file", file)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| format!("CA-file {}: {error}", file.display()))?;
+            let unusable = || {
+                format!(
+                    "CA-file {}: holds a certificate that cannot be an authority's; `openssl x509 -in FILE -text` shows it",
+                    file.display()
+                )
+            };
+            for certificate in ders(&certificates("CA-file", file)?) {
+                roots.add(certificate).map_err(|_| unusable())?;
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-            let verifier = verifier
-                .build()
-                .map_err(|error| format!("CA-file {}: {error}", file.display()))?;
+            let verifier = verifier.build().map_err(|_| unusable())?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let chain = certificates("cert", certificate_file)?;
-    let mut server = builder
-        .with_single_cert(chain, key(config, key_file)?)
-        .map_err(|error| {
-            format!(
-                "cert {} and pkey {}: {error}",
-                certificate_file.display(),
-                key_file.display()
-            )
-        })?;
+    let chain = ders(&pair.chain);
+    let signing = pair.key.private_key_to_pkcs8().ok().and_then(|key| {
+        let key = PrivateKeyDer::Pkcs8(key.into());
+        provider.key_provider.load_private_key(key).ok()
+    });
+    let signing = signing.ok_or_else(|| {
+        format!(
+            "pkey {}: TLS takes no key of this kind; make an ECDSA key (P-256, P-384) or an RSA key of 2,048 to 8,192 bits",
+            key_file.display()
+        )
+    })?;
+    let shown = SingleCertAndKey::from(CertifiedKey::new(chain, signing));
+    let mut server = builder.with_cert_resolver(Arc::new(shown));
     server.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     // Resumption needs memory that shards would share, or keys that outlive connections; a call makes one handshake.
     server.session_storage = Arc::new(NoServerSessionStorage {});
     // guard: V-95-keys
     server.send_tls13_tickets = 0;
     Ok(server)
-}
-
-fn certificates(name: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = read.map_err(|error| format!("{name} {}: {error}", file.display()))?;
-    if chain.is_empty() {
-        return Err(format!("{name} {}: no certificate in it", file.display()));
-    }
-    Ok(chain)
-}
-
-fn key(config: &Tls, file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let about = |what: &dyn fmt::Display| format!("pkey {}: {what}", file.display());
-    // rustls knows nothing of encrypted keys.
-    let is_encrypted = fs::read_to_string(file).is_ok_and(|text| text.contains("ENCRYPTED"));
-    if !is_encrypted {
-        return PrivateKeyDer::from_pem_file(file).map_err(|error| about(&error));
-    }
-    let key = private_key(file, config.key_password.as_ref())?.private_key_to_pkcs8();
-    key.map(|der| PrivateKeyDer::Pkcs8(der.into()))
-        .map_err(|error| about(&error))
 }
 
 fn versions(config: &Tls) -> &'static [&'static SupportedProtocolVersion] {

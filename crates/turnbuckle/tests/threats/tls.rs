@@ -475,3 +475,64 @@ fn a_renewal_is_noticed_without_a_signal_and_half_of_one_changes_nothing() {
     server.wait_for_line("no certificate in it");
     assert_eq!(shown(), leaf(&chain));
 }
+
+/// RFC 8446 §6.1: whoever ends a connection says so, whichever side begins.
+#[test]
+fn a_connection_over_tls_ends_with_close_notify() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let server = start_with(site, &authority.options(Key::P256), &["--masque=tls"]);
+    for version in rustls::DEFAULT_VERSIONS {
+        let mut tls = authority.client();
+        tls.versions = vec![version];
+        let mut stream = tls.connect(tls_address(site)).unwrap();
+        stream.conn.send_close_notify();
+        stream.flush().unwrap();
+        // Without close_notify rustls reports an end that was not expected.
+        assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0, "the client ends it");
+        tls.alpn = vec![b"http/1.1"];
+        let mut stream = tls.connect(tls_address(site)).unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+    server.stop();
+}
+
+/// RFC 7301 §3.2: the alert comes behind a ServerHello in TLS 1.3, and alone in TLS 1.2.
+#[test]
+fn a_client_that_offers_other_protocols_alone_is_told_so_in_every_version() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let server = start_with(site, &authority.options(Key::P256), &[]);
+    for version in rustls::DEFAULT_VERSIONS {
+        let mut tls = authority.client();
+        tls.versions = vec![version];
+        tls.alpn = vec![b"http/1.1"];
+        let refused = tls.connect(tls_address(site)).err().unwrap().to_string();
+        assert!(refused.contains("NoApplicationProtocol"), "{refused}");
+    }
+    server.stop();
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_served_with_a_warning() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let (chain, key) = authority.issue_for(Key::P256, 2000..2001);
+    let option = |name: &str, file: &str, content: &str| {
+        format!("--{name}={}", authority.write(file, content).display())
+    };
+    let options = [
+        option("cert", "chain.pem", &chain),
+        option("pkey", "key.pem", &key),
+    ];
+    let server = start_with(site, &options, &[]);
+    let greeting = server.greeting();
+    assert!(greeting.contains("chain.pem has expired"), "{greeting}");
+    Client::new(site.ip(2), &server).allocate();
+    let (chain, key) = authority.issue(Key::P256);
+    authority.write("key.pem", &key);
+    authority.write("chain.pem", &chain);
+    server.wait_for_line("days left, until");
+    server.stop();
+}

@@ -1,11 +1,9 @@
 //! What handshakes are made with: the same files and lists as for TLS, in OpenSSL's form.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
 use openssl::error::ErrorStack;
-use openssl::pkey::{PKey, Private};
 use openssl::ssl::{
     AlpnError, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslSessionCacheMode,
     SslVerifyMode, SslVersion, select_next_proto,
@@ -15,7 +13,8 @@ use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 
 use super::session::UNSEEN_COOKIE;
-use crate::config::{Secret, Tls};
+use crate::config::Tls;
+use crate::tls::files::{Pair, certificates};
 
 /// The protocols of RFC 7443 as they stand in a hello, each behind its length.
 const ALPN: &[u8] = b"\x09stun.turn\x12stun.nat-discovery";
@@ -31,25 +30,35 @@ pub(crate) type CurrentDtls = Arc<RwLock<SslContext>>;
 pub(crate) fn context(
     config: &Tls,
     (certificate, key): (&Path, &Path),
+    pair: &Pair,
 ) -> Result<SslContext, String> {
-    let mut builder = base(config).map_err(|error| format!("dtls: {error}"))?;
-    let belongs = format!("cert {} and pkey {}", certificate.display(), key.display());
-    let mut chain = certificates("cert", certificate)?.into_iter();
-    let key = private_key(key, config.key_password.as_ref())?;
-    let leaf = chain.next().ok_or("cert: no certificate")?;
+    let unusable = |_| "dtls: OpenSSL takes none of the cipher suites or groups; look at `cipher-list` and `ec-curve-name`";
+    let mut builder = base(config).map_err(unusable)?;
     let set = |builder: &mut SslContextBuilder| {
-        builder.set_certificate(&leaf)?;
-        for certificate in chain {
-            builder.add_extra_chain_cert(certificate)?;
+        let (leaf, rest) = pair.chain.split_first().ok_or_else(ErrorStack::get)?;
+        builder.set_certificate(leaf)?;
+        for certificate in rest {
+            builder.add_extra_chain_cert(certificate.clone())?;
         }
-        builder.set_private_key(&key)?;
+        builder.set_private_key(&pair.key)?;
         builder.check_private_key()
     };
-    set(&mut builder).map_err(|error| format!("{belongs}: {error}"))?;
+    set(&mut builder).map_err(|_| {
+        format!(
+            "cert {} and pkey {}: DTLS takes no certificate or key of this kind; make an ECDSA key (P-256, P-384) or an RSA key of \
+             2,048 to 8,192 bits",
+            certificate.display(),
+            key.display()
+        )
+    })?;
     if let Some(file) = &config.client_authorities {
         let authorities = certificates("CA-file", file)?;
-        require_client_certificate(&mut builder, authorities)
-            .map_err(|error| format!("CA-file {}: {error}", file.display()))?;
+        require_client_certificate(&mut builder, authorities).map_err(|_| {
+            format!(
+                "CA-file {}: holds a certificate that cannot be an authority's",
+                file.display()
+            )
+        })?;
     }
     Ok(builder.build())
 }
@@ -81,8 +90,12 @@ pub(super) fn base(config: &Tls) -> Result<SslContextBuilder, ErrorStack> {
     let of_dtls = |name: &&&str| !name.contains("MLKEM");
     let groups: Vec<_> = config.groups.iter().filter(of_dtls).copied().collect();
     builder.set_groups_list(&groups.join(":"))?;
-    builder.set_alpn_select_callback(|_, offered| {
-        select_next_proto(ALPN, offered).ok_or(AlpnError::ALERT_FATAL)
+    let otherwise = match config.serves_any_alpn {
+        true => AlpnError::NOACK,
+        false => AlpnError::ALERT_FATAL,
+    };
+    builder.set_alpn_select_callback(move |_, offered| {
+        select_next_proto(ALPN, offered).ok_or(otherwise)
     });
     // The cookie of the client was checked before there was a session.
     builder.set_cookie_generate_cb(|_, cookie| {
@@ -108,44 +121,4 @@ fn require_client_certificate(
     builder.set_session_id_context(b"turnbuckle")?;
     builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
     Ok(())
-}
-
-fn certificates(name: &str, file: &Path) -> Result<Vec<X509>, String> {
-    let text = read(name, file)?;
-    let chain = X509::stack_from_pem(&text)
-        .map_err(|error| format!("{name} {}: {error}", file.display()))?;
-    if chain.is_empty() {
-        return Err(format!("{name} {}: no certificate in it", file.display()));
-    }
-    Ok(chain)
-}
-
-/// Returns the private key in `file`, which may be encrypted with `password`.
-///
-/// # Errors
-///
-/// The file cannot be read, holds no key, or is encrypted with another password.
-pub(crate) fn private_key(file: &Path, password: Option<&Secret>) -> Result<PKey<Private>, String> {
-    let pem = read("pkey", file)?;
-    let mut is_encrypted = false;
-    // Without an answer of ours OpenSSL would ask the terminal for a password.
-    let key = PKey::private_key_from_pem_callback(&pem, |room| {
-        is_encrypted = true;
-        let password = password.map(Secret::expose).unwrap_or_default();
-        let len = password.len().min(room.len());
-        room[..len].copy_from_slice(&password[..len]);
-        Ok(len)
-    });
-    key.map_err(|error| {
-        let what = match (is_encrypted, password) {
-            (true, Some(_)) => "it is encrypted with another password than `pkey-pwd`".to_owned(),
-            (true, None) => "it is encrypted; give `pkey-pwd`, or decrypt it with `openssl pkey -in FILE -out NEW`".to_owned(),
-            (false, _) => error.to_string(),
-        };
-        format!("pkey {}: {what}", file.display())
-    })
-}
-
-fn read(name: &str, file: &Path) -> Result<Vec<u8>, String> {
-    fs::read(file).map_err(|error| format!("{name} {}: {error}", file.display()))
 }

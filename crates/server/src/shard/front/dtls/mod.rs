@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{ClientTuple, Connection, Endpoint, Time};
 
-pub(crate) use context::{CurrentDtls, context, private_key};
+pub(crate) use context::{CurrentDtls, context};
 pub(crate) use cookie::CookieKey;
 pub(crate) use hello::{APPLICATION_DATA, ClientHello, HANDSHAKE, Record};
 pub(crate) use session::{DtlsSession, Opening, Progress, Wire};

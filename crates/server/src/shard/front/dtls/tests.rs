@@ -89,6 +89,7 @@ fn no_tls() -> crate::config::Tls {
         cipher_suites: Vec::new(),
         groups: Vec::new(),
         offers_http: false,
+        serves_any_alpn: false,
     }
 }
 

@@ -50,19 +50,13 @@ impl StreamFront {
 
     /// Closes the connections whose time is over.
     pub(in crate::shard) fn close_overdue(&mut self, hub: &Hub, tx: &mut SendQueue) {
-        let Self {
-            connections, raw, ..
-        } = self;
         let mut budget = TIMEOUTS_PER_TURN;
-        while let Some(stream) = connections.pop_due(hub.now.time, &mut budget, |client| {
-            hub.has_allocation(client)
-        }) {
-            let connection = connections.get_mut(stream);
-            if let Some(session) = connection.and_then(|connection| connection.tls.as_mut()) {
-                raw.clear();
-                session.close_notify(raw);
-                tx.stream_raw(stream, raw);
-            }
+        while let Some(stream) = self
+            .connections
+            .pop_due(hub.now.time, &mut budget, |client| {
+                hub.has_allocation(client)
+            })
+        {
             tx.close_stream(stream);
         }
     }

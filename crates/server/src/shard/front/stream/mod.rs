@@ -41,6 +41,8 @@ pub(crate) struct StreamService {
     pub(crate) limits: BookLimits,
     /// Certificates for connections that begin with a TLS handshake; `None` refuses them.
     pub(crate) tls: Option<CurrentTls>,
+    /// Whether a client that offers no protocol of ours by ALPN is served.
+    pub(crate) serves_any_alpn: bool,
     /// Whether connections may do without TLS.
     pub(crate) serves_plain: bool,
     /// The proxies whose headers are accepted, for datagrams too.
@@ -56,6 +58,8 @@ pub(in crate::shard) struct StreamFront {
     connections: Connections,
     /// Certificates for connections that begin with a TLS handshake; `None` refuses them.
     tls: Option<CurrentTls>,
+    /// Whether a client that offers no protocol of ours by ALPN is served.
+    serves_any_alpn: bool,
     /// Whether connections may do without TLS.
     serves_plain: bool,
     /// The proxies whose headers are accepted.
@@ -78,6 +82,7 @@ impl StreamFront {
             counters,
             connections: Connections::new(service.limits),
             tls: service.tls,
+            serves_any_alpn: service.serves_any_alpn,
             serves_plain: service.serves_plain,
             proxies: service.proxies,
             http: service.http,

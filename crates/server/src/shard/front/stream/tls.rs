@@ -32,6 +32,8 @@ pub(crate) struct TlsSession {
     tls: UnbufferedServerConnection,
     /// Whether the client's first flight was answered.
     is_answered: bool,
+    /// What a client that offers no protocol of the server's is served with all the same, without a choice of one.
+    without_alpn: Option<Arc<ServerConfig>>,
     /// Plain bytes of a message that is not complete yet.
     pub(crate) kept: Kept,
 }
@@ -51,13 +53,18 @@ pub(crate) struct Progress {
 pub(crate) struct TlsFailure;
 
 impl TlsSession {
-    /// Returns the server's side of a new connection.
+    /// Returns the server's side of a new connection. With `serves_any_alpn` a client that offers no protocol of the server's is
+    /// served all the same.
     ///
     /// # Errors
     ///
     /// What rustls finds wrong with the configuration.
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+    pub(crate) fn new(
+        config: Arc<ServerConfig>,
+        serves_any_alpn: bool,
+    ) -> Result<Self, rustls::Error> {
         Ok(Self {
+            without_alpn: serves_any_alpn.then(|| Arc::clone(&config)),
             tls: UnbufferedServerConnection::new(config)?,
             is_answered: false,
             kept: Kept::default(),
@@ -119,6 +126,7 @@ impl TlsSession {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode(|target| data.encode(target), raw)?;
                     self.is_answered = true;
+                    self.without_alpn = None;
                     false
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -135,6 +143,15 @@ impl TlsSession {
                 }
                 // Early data is not offered, so there is none; anything new in rustls waits until it is known here.
                 Ok(_) => true,
+                Err(rustls::Error::NoApplicationProtocol) if self.without_alpn.is_some() => {
+                    // The hello is read again, by a connection that passes over what it offers.
+                    let config = self.without_alpn.take().ok_or(TlsFailure)?;
+                    let mut config = ServerConfig::clone(&config);
+                    config.alpn_protocols.clear();
+                    let tls = UnbufferedServerConnection::new(Arc::new(config));
+                    self.tls = tls.map_err(|_| TlsFailure)?;
+                    continue;
+                }
                 Err(_) => {
                     self.encode_alert(&mut records[progress.used + discard..], raw);
                     return Err(TlsFailure);
@@ -221,13 +238,18 @@ impl TlsSession {
         }
     }
 
-    /// Appends what the other side is told after an error. It is the one thing that is ready: whatever was before is sent before
-    /// the next message is looked at. Asking for more would have the same message fail again.
+    /// Appends what the other side is told after an error: the alert, behind what the same message was answered with before it
+    /// failed (in TLS 1.3 a ServerHello). Once all of that is taken out, rustls looks at what came again, and fails again.
     fn encode_alert(&mut self, records: &mut [u8], raw: &mut Vec<u8>) {
-        let UnbufferedStatus { state, .. } = self.tls.process_tls_records(records);
-        if let Ok(ConnectionState::EncodeTlsData(mut data)) = state {
+        loop {
+            let UnbufferedStatus { state, .. } = self.tls.process_tls_records(&mut *records);
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
+                return;
+            };
             // Without the alert the connection is closed all the same.
-            let _ = encode(|target| data.encode(target), raw);
+            if encode(|target| data.encode(target), raw).is_err() {
+                return;
+            }
         }
     }
 }
@@ -313,7 +335,7 @@ mod tests {
             let (server, client) = &*CONFIGS;
             let name = ServerName::try_from("relay.example.org").unwrap();
             Self {
-                session: TlsSession::new(Arc::clone(server)).unwrap(),
+                session: TlsSession::new(Arc::clone(server), false).unwrap(),
                 client: ClientConnection::new(Arc::clone(client), name).unwrap(),
                 records: Vec::new(),
                 plain: Vec::new(),
@@ -355,6 +377,31 @@ mod tests {
                 self.exchange(piece).unwrap();
             }
             assert!(!self.session.is_handshaking());
+        }
+    }
+
+    /// coturn serves a client that offers other protocols alone; RFC 7301 §3.2 has it refused.
+    #[test]
+    fn a_client_that_offers_other_protocols_alone_is_served_where_that_is_wanted() {
+        for serves_any_alpn in [false, true] {
+            let (server, client) = &*CONFIGS;
+            let (mut server, mut client) =
+                (ServerConfig::clone(server), ClientConfig::clone(client));
+            server.alpn_protocols = vec![b"stun.turn".to_vec()];
+            client.alpn_protocols = vec![b"http/1.1".to_vec()];
+            let name = ServerName::try_from("relay.example.org").unwrap();
+            let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut session = TlsSession::new(Arc::new(server), serves_any_alpn).unwrap();
+            let (mut records, mut answer) = (Vec::new(), Vec::new());
+            client.write_tls(&mut records).unwrap();
+            let read = session.read(&mut records, &mut Vec::new(), &mut answer);
+            assert_eq!(read.is_ok(), serves_any_alpn);
+            client.read_tls(&mut &answer[..]).unwrap();
+            let heard = client.process_new_packets().err();
+            let told =
+                rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol);
+            assert_eq!(heard, (!serves_any_alpn).then_some(told));
+            assert_eq!(client.is_handshaking(), !serves_any_alpn);
         }
     }
 

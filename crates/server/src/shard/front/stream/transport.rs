@@ -65,8 +65,8 @@ impl StreamFront {
             connection.awaited = Awaited::Application;
             match &self.tls {
                 Some(tls) if is_tls => {
-                    let session =
-                        TlsSession::new(current(tls)).map_err(|_| CloseReason::HandshakeFailed)?;
+                    let session = TlsSession::new(current(tls), self.serves_any_alpn)
+                        .map_err(|_| CloseReason::HandshakeFailed)?;
                     self.connections.secure(hub.now.time, stream, session);
                     tx.seal_stream(stream);
                 }
