@@ -30,8 +30,8 @@ pub(crate) fn finish(mut draft: Draft, machine: &Machine, findings: &mut Finding
         machine,
         findings,
     );
-    draft.tls.offers_http = draft.protocols.http.masque != Masque::Off;
-    draft.tls.serves_any_alpn = findings.is_lenient();
+    draft.tls.alpn.has_http = draft.protocols.http.masque != Masque::Off;
+    draft.tls.alpn.serves_any = findings.is_lenient();
     check(&mut draft, findings);
     if findings.is_lenient() && !draft.stun.stun_only {
         peers::note_own_addresses(&draft.relays.peers, machine, findings);

@@ -78,6 +78,6 @@ pub use topics::requests::Requests;
 pub use topics::statsdb::StatsDatabase;
 pub use topics::stun::Stun;
 pub use topics::third_parties::{ThirdParties, TokenKey, decoded_key};
-pub use topics::tls::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS, Quic, Tls};
+pub use topics::tls::{Alpn, CIPHER_SUITES, KEY_EXCHANGE_GROUPS, Quic, Tls};
 pub use turnbuckle_users::{MASK, Secret};
 pub use value::Kind;

@@ -71,10 +71,12 @@ fn fault(file: &Path) -> Option<String> {
     let (begin, end) = (certificate.not_before(), certificate.not_after());
     let file = file.display();
     if end < now {
-        Some(format!("the certificate {file} has expired: {end}"))
+        Some(format!(
+            "the certificate {file} has expired: {end}; clients refuse TLS, DTLS and QUIC, UDP and TCP are served"
+        ))
     } else if begin > now {
         Some(format!(
-            "the certificate {file} is not valid before {begin}"
+            "the certificate {file} is not valid before {begin}; clients refuse TLS, DTLS and QUIC, UDP and TCP are served"
         ))
     } else {
         None

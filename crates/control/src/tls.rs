@@ -13,6 +13,7 @@ use openssl::x509::X509;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 use turnbuckle_server::config::{Config, Secret};
 
@@ -87,27 +88,42 @@ impl Files {
             .ok()
             .filter(|chain| !chain.is_empty())
             .ok_or_else(|| about(&self.certificate, &no_certificate))?;
+        let own = chain.first().and_then(|own| own.public_key().ok());
         let chain: Result<Vec<_>, _> = chain.iter().map(|it| it.to_der()).collect();
         let chain = chain.map_err(|_| about(&self.certificate, &no_certificate))?;
         // OpenSSL would ask a terminal for a password that is not given.
         let password = self.password.as_ref().map_or(&b""[..], Secret::expose);
-        let key = PKey::private_key_from_pem_passphrase(&text(&self.key)?, password)
-            .and_then(|key| key.private_key_to_pkcs8())
-            .map_err(|_| {
+        let key =
+            PKey::private_key_from_pem_passphrase(&text(&self.key)?, password).map_err(|_| {
                 about(
                     &self.key,
                     &"holds no private key, or one with another password",
                 )
             })?;
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        if !own.is_some_and(|own| own.public_eq(&key)) {
+            let what = format!(
+                "is not the key of the first certificate in {}; give the key that it was made with",
+                self.certificate.display()
+            );
+            return Err(about(&self.key, &what));
+        }
+        // The listener shows its certificate and does not judge it.
+        let provider = Arc::new(default_provider());
+        let signing = key.private_key_to_pkcs8().ok().and_then(|der| {
+            let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
+            provider.key_provider.load_private_key(der).ok()
+        });
+        let signing = signing.ok_or_else(|| {
+            let what = "TLS takes no key of this kind; make an ECDSA key (P-256, P-384) or an RSA key of 2,048 to 8,192 bits";
+            about(&self.key, &what)
+        })?;
+        let chain = chain.into_iter().map(CertificateDer::from).collect();
+        let shown = SingleCertAndKey::from(CertifiedKey::new(chain, signing));
+        let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("prometheus-tls: {error}"))?
             .with_no_client_auth()
-            .with_single_cert(
-                chain.into_iter().map(CertificateDer::from).collect(),
-                PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key)),
-            )
-            .map_err(|error| about(&self.certificate, &error))?;
+            .with_cert_resolver(Arc::new(shown));
         Ok(Current {
             acceptor: TlsAcceptor::from(Arc::new(config)),
             modified,

@@ -11,6 +11,7 @@ use turnbuckle_datapath::BURST_DATAGRAMS;
 
 use self::facts::{Device, Facts};
 use crate::config::{Config, Xdp};
+use crate::tls::files;
 use crate::translate;
 
 /// How a finding is meant.
@@ -164,6 +165,14 @@ fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     add("relay ports", verdict, text);
     let (verdict, text) = of_descriptors(config, facts.descriptors);
     add("descriptors", verdict, text);
+    match files::examine(&config.tls) {
+        Some(Ok(line)) => match line.strip_prefix("warning: ") {
+            Some(line) => add("certificate", Verdict::Wrong, line.to_owned()),
+            None => add("certificate", Verdict::Good, line),
+        },
+        Some(Err(why)) => add("certificate", Verdict::Wrong, why),
+        None => {}
+    }
     let (verdict, text) = of_receive_buffers(facts.receive_buffer);
     add("buffers", verdict, text);
     findings

@@ -34,3 +34,10 @@ pub use log::{Output, Outputs, Seal, Sink, Summary};
 pub use process::{detach, notify, say_panics_at_once};
 pub use survive::{Survival, adopts, survive};
 pub use turnadmin::turnadmin;
+
+/// Reads the certificate and key that a configuration names, and says how long the certificate is good, or what is wrong with the
+/// files; `None` if clients are shown no certificate.
+#[must_use]
+pub fn examine_certificate(config: &config::Config) -> Option<Result<String, String>> {
+    tls::files::examine(&config.tls)
+}

@@ -114,7 +114,7 @@ pub(crate) fn streams(
     StreamService {
         limits: serving.streams,
         tls: certificates.and_then(Certificates::shared),
-        serves_any_alpn: config.tls.serves_any_alpn,
+        serves_any_alpn: config.tls.alpn.serves_any,
         serves_plain: config.addresses.tcp,
         proxies: Proxies {
             sources: serving.proxies.clone(),

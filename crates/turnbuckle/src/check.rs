@@ -47,6 +47,15 @@ pub(crate) fn run(mut options: Vec<OsString>) -> anyhow::Result<ExitCode> {
         config::report(&result, all)
     };
     crate::print(&text)?;
+    let certificate = result
+        .as_ref()
+        .ok()
+        .filter(|_| !as_json)
+        .and_then(|loaded| turnbuckle_server::examine_certificate(&loaded.config));
+    if let Some(line) = certificate {
+        let line = line.unwrap_or_else(|why| format!("warning: {why}"));
+        crate::print(&format!("{line}\n"))?;
+    }
     Ok(if result.is_ok() {
         ExitCode::SUCCESS
     } else {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -55,15 +54,8 @@ fn relay(loaded: Loaded, options: Vec<OsString>, survival: Option<Survival>) -> 
     let loaded = present(loaded, survival.as_ref(), &source)?;
     let settings = &loaded.config;
     let origins = loaded.origins.clone();
-    let mut out =
-        Sink::open(&settings.log, &settings.process, settings.persona).map_err(|error| {
-            let file = settings
-                .log
-                .file
-                .as_deref()
-                .unwrap_or_else(|| Path::new(""));
-            placed(&origins, format!("log-file {}: {error}", file.display()))
-        })?;
+    let mut out = Sink::open(&settings.log, &settings.process, settings.persona)
+        .map_err(|error| placed(&origins, Sink::why_not(&settings.log, &error)))?;
     for note in &loaded.notes {
         writeln!(out, "note: {note}")?;
     }

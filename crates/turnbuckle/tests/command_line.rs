@@ -389,7 +389,7 @@ fn serve_without_credentials_prints_how_to_connect_and_ends_with_exit_code_0_on_
         "{start}"
     );
     assert!(
-        start.contains("new RTCPeerConnection({") && start.contains("username: \"guest\""),
+        start.contains("iceServers: [{") && start.contains("username: \"guest\""),
         "{start}"
     );
 }

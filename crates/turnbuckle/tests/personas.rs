@@ -481,10 +481,11 @@ fn turnserver_serves_the_rest_when_a_certificate_cannot_be_used() {
     site.write("key.pem", "not a key");
     let port = free_ports();
     let arguments = format!(
-        "-n --no-cli --lt-cred-mech --user a:b --realm r -L 127.0.0.1 -p {port} --cert cert.pem --pkey key.pem"
+        "-n --no-cli --lt-cred-mech --user a:b --realm r -L 127.0.0.1 -p {port} --cert cert.pem --pkey key.pem \
+         --log-file stdout --pidfile turn.pid"
     );
     let (server, text) = site.start(&arguments);
-    let line = "warning: TLS, DTLS and QUIC are not served until a restart: cert ";
+    let line = "TLS, DTLS and QUIC are not served until a restart: cert ";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("cert.pem: no certificate in it; "), "{text}");
     assert!(!text.contains("turns:"), "{text}");

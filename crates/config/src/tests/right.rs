@@ -329,50 +329,60 @@ fn threads_follow_the_machine_unless_told() {
 
 #[test]
 fn a_made_up_user_is_shown_how_to_connect_and_a_configured_password_is_not_printed() {
-    let made_up = config("listening-ip=2001:db8::5\nlistening-port=4000").usage();
+    let made_up = config("listening-ip=2001:db8::5\nlistening-port=4000").usage(None);
     assert!(
-        made_up.contains("turn:[2001:db8::5]:4000?transport=udp"),
+        made_up.contains(
+            "\"turn:[2001:db8::5]:4000?transport=udp\", \"turn:[2001:db8::5]:4000?transport=tcp\""
+        ),
         "{made_up}"
     );
-    assert!(
-        made_up.contains("new RTCPeerConnection({") && made_up.contains("username: \"guest\""),
-        "{made_up}"
-    );
-    assert!(made_up.contains("paWlpaWlpaWlpaWlpaWl"), "{made_up}");
-    let configured =
-        config("user=alice:hush\nlistening-ip=10.1.2.3\nexternal-ip=198.51.100.9").usage();
-    assert_eq!(configured, "clients use turn:198.51.100.9?transport=udp\n");
+    assert!(made_up.contains("username: \"guest\""), "{made_up}");
     assert_eq!(
-        config("stun-only").usage(),
-        "clients use stun:203.0.113.5\n"
+        made_up.matches("paWlpaWlpaWlpaWlpaWl").count(),
+        1,
+        "{made_up}"
     );
+    let content = "user=alice:hush\nlistening-ip=10.1.2.3\nexternal-ip=198.51.100.9\nno-tcp";
+    let expected = "for clients, with a user's own password:\n  iceServers: [{\n    \
+                    urls: [\"turn:198.51.100.9?transport=udp\"],\n    username: \"alice\",\n    \
+                    credential: \"…\",\n  }]\n";
+    assert_eq!(config(content).usage(None), expected);
+    let expected = "for clients:\n  iceServers: [{\n    urls: [\"stun:203.0.113.5\"],\n  }]\n";
+    assert_eq!(config("stun-only").usage(None), expected);
 }
 
 #[test]
-fn the_url_is_of_a_transport_that_is_served() {
-    let url = |content: &str| {
-        let usage = config(&format!("user=a:b\n{content}")).usage();
-        usage.trim_end().replace("clients use ", "")
+fn the_urls_are_those_of_all_transports_that_are_served() {
+    let urls = |content: &str| {
+        let usage = config(&format!("user=a:b\n{content}")).usage(Some("relay.test"));
+        let urls = usage.split_once("urls: [").map(|(_, rest)| rest);
+        let urls = urls.and_then(|rest| Some(rest.split_once(']')?.0));
+        urls.unwrap_or_default().replace('"', "")
     };
-    let files = "no-udp\ncert=c\npkey=k\n";
+    let files = "cert=c\npkey=k\n";
     for (content, expected) in [
-        (files.to_owned(), "turn:203.0.113.5?transport=tcp"),
-        (format!("{files}no-tcp"), "turns:203.0.113.5?transport=tcp"),
         (
-            format!("{files}no-tcp\ntls-listening-port=443"),
-            "turns:203.0.113.5:443?transport=tcp",
+            files.to_owned(),
+            "turn:203.0.113.5?transport=udp, turn:203.0.113.5?transport=tcp, turns:relay.test?transport=tcp",
         ),
         (
-            format!("{files}no-tcp\nno-tls\ndtls"),
-            "turns:203.0.113.5?transport=udp",
+            format!("{files}no-udp\nno-tcp\ntls-listening-port=443"),
+            "turns:relay.test:443?transport=tcp",
         ),
-        (format!("{files}no-tcp\nstun-only"), "stuns:203.0.113.5"),
         (
-            format!("{files}tcp-proxy-port=8443\nproxy-protocol-source=192.0.2.1"),
+            format!("{files}no-udp\nno-tcp\nno-tls\ndtls"),
+            "turns:relay.test?transport=udp",
+        ),
+        (
+            format!("{files}stun-only"),
+            "stun:203.0.113.5, stuns:relay.test",
+        ),
+        (
+            format!("{files}no-udp\ntcp-proxy-port=8443\nproxy-protocol-source=192.0.2.1"),
             "",
         ),
     ] {
-        assert_eq!(url(&content), expected, "{content}");
+        assert_eq!(urls(&content), expected, "{content}");
     }
 }
 
@@ -382,7 +392,7 @@ fn secrets_appear_in_no_dump() {
     let content = "user=alice:hush-1\nuser=bob:0x68757368687573686875736868757368\nrealm=example.org\nstatic-auth-secret=hush-2\nstateless-nonce-secret=hush-3-of-16-bytes\n";
     let loaded = Box::new(file(content).expect("accepted"));
     let mut dumps = format!("{loaded:?}");
-    dumps.push_str(&loaded.config.usage());
+    dumps.push_str(&loaded.config.usage(None));
     let result = Ok(loaded);
     dumps.push_str(&report(&result, true));
     dumps.push_str(&report_json(&result).to_string());

@@ -36,11 +36,18 @@ pub struct Tls {
     pub cipher_suites: Vec<&'static str>,
     /// Groups for the key exchange by OpenSSL's names, best first; not empty.
     pub groups: Vec<&'static str>,
-    /// HTTP is spoken inside of TLS over TCP, and offered there.
-    pub offers_http: bool,
-    /// A client that offers no protocol that is spoken here is served all the same, as coturn does; otherwise it is refused
-    /// (RFC 7301 §3.2).
-    pub serves_any_alpn: bool,
+    /// The protocols that clients offer (RFC 7301).
+    pub alpn: Alpn,
+}
+
+/// The protocols that clients offer (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Alpn {
+    /// HTTP is spoken inside of TLS over TCP, and chosen there.
+    pub has_http: bool,
+    /// A client that offers none that is spoken here is served all the same, as coturn does; otherwise it is refused (RFC 7301
+    /// §3.2).
+    pub serves_any: bool,
 }
 
 /// Clients that come by QUIC.

@@ -100,7 +100,6 @@ pub(super) fn running(config: &Config, running: &Running<'_>, out: &mut impl Wri
     if config.persona == Persona::Turnserver {
         as_coturn(config, running, out);
     }
-    let _ = write!(out, "{}", config.usage());
 }
 
 /// Writes a warning if new relay sockets cannot hold a burst. To be called when the process has given up its rights, as those sockets are opened then.

@@ -105,6 +105,11 @@ impl FollowedCertificates {
         };
     }
 
+    /// Returns a name that the certificate is for.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.certificates.as_ref()?.name()
+    }
+
     /// Says how long the certificate is good, if there is one.
     pub(super) fn say_validity(&self, out: &mut impl Write) {
         if let Some(certificates) = &self.certificates {

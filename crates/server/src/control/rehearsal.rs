@@ -9,6 +9,7 @@ use turnbuckle_datapath::probe_device;
 use super::certificates::FollowedCertificates;
 use super::keys::KeyRing;
 use crate::config::{Config, Persona};
+use crate::log::Sink;
 use crate::{process, translate};
 
 /// Says what would end a start with this configuration, but for addresses and ports that others have. Each text begins with a key.
@@ -18,7 +19,7 @@ pub fn rehearse(config: &Config) -> Vec<String> {
         process::exists(&config.process),
         probe_devices(config),
         log_file(config),
-        FollowedCertificates::load(&config.tls)
+        FollowedCertificates::load(&mut config.clone(), &mut io::sink())
             .map(drop)
             .map_err(|error| error.to_string()),
         translate::engine(config, &KeyRing::new(config)).map(drop),
@@ -59,5 +60,5 @@ fn log_file(config: &Config) -> Result<(), String> {
             fs::read_dir(folder.unwrap_or_else(|| Path::new("."))).map(drop)
         }
     };
-    result.map_err(|error| format!("log-file {}: {error}", file.display()))
+    result.map_err(|error| Sink::why_not(&config.log, &error))
 }

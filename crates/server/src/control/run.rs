@@ -115,6 +115,8 @@ pub fn serve_and_reload<C: Control>(
     if config.persona == Persona::Turnserver {
         announce::ready_as_coturn(relay.shards.all().len(), out);
     }
+    // The last lines before it, so that they are found.
+    let _ = write!(out, "{}", config.usage(relay.certificates.name()));
     let _ = writeln!(out, "ready");
     if let Some(survival) = &survival {
         survival.serves();

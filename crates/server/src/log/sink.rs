@@ -117,6 +117,17 @@ impl Outputs {
 }
 
 impl Sink {
+    /// Says why the outputs that `settings` name could not be opened, and what to do.
+    #[must_use]
+    pub fn why_not(settings: &Settings, error: &io::Error) -> String {
+        let file = settings.file.as_deref().unwrap_or_else(|| Path::new(""));
+        format!(
+            "log-file {}: cannot be opened: {error}; its directory has to be there, and the relay's user needs to be allowed to \
+             write to it",
+            file.display()
+        )
+    }
+
     /// Opens the outputs that `settings` name. If the settings name no file and the default one cannot be opened, the log has no file. An opened
     /// file is given to the user that `process` will run as. The system's logs know the program by the name of `persona`.
     ///
@@ -175,10 +186,7 @@ impl Output for Sink {
     fn prepare(&self, config: &Config) -> Result<Outputs, String> {
         let (settings, process) = (&config.log, &config.process);
         let opened = Outputs::open(settings, process, config.persona, &self.lost);
-        opened.map_err(|error| {
-            let file = settings.file.as_deref().unwrap_or_else(|| Path::new(""));
-            format!("log-file: {}: {error}", file.display())
-        })
+        opened.map_err(|error| Self::why_not(settings, &error))
     }
 
     fn take(&mut self, next: Outputs) {

@@ -21,7 +21,7 @@ use rustls::{
 
 use crate::config::{CIPHER_SUITES, Tls};
 use crate::shard::front::dtls::{CurrentDtls, context};
-use crate::tls::files::{Pair, certificates, validity};
+use crate::tls::files::{Pair, certificates, name, validity};
 
 const ONLY_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
@@ -51,6 +51,8 @@ pub(crate) struct Certificates {
     current_dtls: Option<CurrentDtls>,
     current_quic: Option<CurrentTls>,
     validity: String,
+    /// A name that the certificate is for.
+    name: Option<String>,
 }
 
 /// What tells that a file is another one than before, or has been written to.
@@ -80,6 +82,7 @@ impl Certificates {
                     dtls,
                     quic,
                     validity,
+                    name,
                 },
         } = Self::prepare(config)?;
         Ok(Self {
@@ -90,7 +93,13 @@ impl Certificates {
             current_dtls: dtls.map(|set| Arc::new(RwLock::new(set))),
             current_quic: quic.map(|set| Arc::new(RwLock::new(set))),
             validity,
+            name,
         })
+    }
+
+    /// Returns a name that the certificate that was read last is for.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Says how long the certificate that was read last is good: a warning if clients refuse it today.
@@ -164,8 +173,9 @@ impl Certificates {
             dtls,
             quic,
             validity,
+            name,
         } = sets;
-        self.validity = validity;
+        (self.validity, self.name) = (validity, name);
         for (current, next) in [(&self.current, tls), (&self.current_quic, quic)] {
             if let Some((current, next)) = current.as_ref().zip(next) {
                 *current.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -197,12 +207,14 @@ struct Sets {
     quic: Option<Arc<ServerConfig>>,
     /// How long the certificate is good.
     validity: String,
+    /// A name that the certificate is for.
+    name: Option<String>,
 }
 
 impl Sets {
     fn read(config: &Tls) -> Result<Self, String> {
         let mut alpn = ALPN.to_vec();
-        if config.offers_http {
+        if config.alpn.has_http {
             alpn.push(HTTP);
         }
         let (tls, dtls, quic) = (config.files(), config.dtls_files(), config.quic_files());
@@ -212,6 +224,7 @@ impl Sets {
                 dtls: None,
                 quic: None,
                 validity: String::new(),
+                name: None,
             });
         };
         // One reading for all, so that all have the same.
@@ -224,6 +237,7 @@ impl Sets {
             tls: tls.transpose()?.map(Arc::new),
             dtls: dtls.transpose()?,
             quic: quic.transpose()?.map(Arc::new),
+            name: pair.chain.first().and_then(name),
             validity: pair
                 .chain
                 .first()

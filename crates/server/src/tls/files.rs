@@ -89,6 +89,18 @@ pub(crate) fn private_key(file: &Path, password: Option<&Secret>) -> Result<PKey
     })
 }
 
+/// Reads what a configuration would show clients, and says how long it is good; `None` if it shows nothing.
+pub(crate) fn examine(config: &Tls) -> Option<Result<String, String>> {
+    let files = (config.files())
+        .or(config.dtls_files())
+        .or(config.quic_files())?;
+    let read = Pair::read(config, files);
+    Some(read.map(|pair| {
+        let own = pair.chain.first();
+        own.map_or_else(String::new, |own| validity(files.0, own))
+    }))
+}
+
 /// Says how long a certificate is good, for a log: a warning if clients refuse it today.
 pub(crate) fn validity(file: &Path, certificate: &X509) -> String {
     let file = file.display();
@@ -104,6 +116,13 @@ pub(crate) fn validity(file: &Path, certificate: &X509) -> String {
         Some((.., days)) => format!("certificate {file}: {days} days left, until {end}"),
         None => format!("certificate {file}: valid until {end}"),
     }
+}
+
+/// Returns the first name of a host that a certificate is for; none if it is for whole domains or addresses alone.
+pub(crate) fn name(certificate: &X509) -> Option<String> {
+    let names = certificate.subject_alt_names()?;
+    let mut names = names.iter().filter_map(|name| name.dnsname());
+    names.find(|name| !name.contains('*')).map(str::to_owned)
 }
 
 fn read(name: &str, file: &Path) -> Result<Vec<u8>, String> {

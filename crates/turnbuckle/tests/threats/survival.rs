@@ -367,11 +367,11 @@ fn a_user_that_was_made_up_has_the_same_password_after_a_kill() {
 
 /// Returns the name and the password of the user that the server says it has made up.
 pub(crate) fn made_up(said: &str) -> (String, String) {
-    let word_after = |before: &str| {
+    let text_after = |before: &str| {
         let (_, rest) = said.split_once(before)?;
-        rest.split_whitespace().next().map(str::to_owned)
+        Some(rest.split_once('"')?.0.to_owned())
     };
-    let user = word_after("  user ").zip(word_after("  password "));
+    let user = text_after("username: \"").zip(text_after("credential: \""));
     user.unwrap_or_else(|| panic!("no user is made up: {said}"))
 }
 

@@ -90,7 +90,7 @@ pub(super) fn base(config: &Tls) -> Result<SslContextBuilder, ErrorStack> {
     let of_dtls = |name: &&&str| !name.contains("MLKEM");
     let groups: Vec<_> = config.groups.iter().filter(of_dtls).copied().collect();
     builder.set_groups_list(&groups.join(":"))?;
-    let otherwise = match config.serves_any_alpn {
+    let otherwise = match config.alpn.serves_any {
         true => AlpnError::NOACK,
         false => AlpnError::ALERT_FATAL,
     };

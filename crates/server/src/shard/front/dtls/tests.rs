@@ -88,8 +88,7 @@ fn no_tls() -> crate::config::Tls {
         only_tls13: false,
         cipher_suites: Vec::new(),
         groups: Vec::new(),
-        offers_http: false,
-        serves_any_alpn: false,
+        alpn: crate::config::Alpn::default(),
     }
 }
 
