@@ -301,6 +301,7 @@ fn write_family(to: &mut Exposition, prefix: &str, samples: impl Iterator<Item =
     let mut family = to.family(&name, counter.meaning, type_of(counter.kind));
     let what = match counter.name {
         "sessions_begun" | "sessions_over" => "transport",
+        "socket_drops" => "socket",
         _ => "reason",
     };
     for (of, value) in samples {

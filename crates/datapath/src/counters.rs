@@ -38,6 +38,20 @@ impl BatchSize {
     }
 }
 
+reasons! {
+    /// What a socket for datagrams is for.
+    pub enum SocketPurpose {
+        /// Listeners: clients by UDP, DTLS and QUIC.
+        Listener = "listener",
+        /// Relay sockets of one allocation.
+        Relay = "relay",
+        /// Relay sockets that allocations share.
+        SharedRelay = "shared_relay",
+        /// Sockets of tunnels.
+        Tunnel = "tunnel",
+    }
+}
+
 counters! {
     /// Receiving.
     pub struct ReceiveCounters: "receive", "the data path" {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::counters::SocketPurpose;
 use crate::names::{EndpointId, StreamId};
 use crate::queue::SendQueue;
 use crate::reports::{IcmpError, SendFailure, StreamEnd, Warning};
@@ -47,6 +48,12 @@ pub trait DatagramHandler {
     /// Handles a message to the endpoint of this token that cannot be shown: the kernel truncated it or reported no sender.
     fn truncated(&mut self, token: u64) {
         let _ = token;
+    }
+
+    /// Handles so many messages that the kernel has dropped at a socket, because its queue was full for example. They were never received. It is told of
+    /// within a second, or when the socket closes.
+    fn undelivered(&mut self, at: SocketPurpose, messages: u64) {
+        let _ = (at, messages);
     }
 
     /// Handles an ICMP error about a datagram that was sent from a relay endpoint.

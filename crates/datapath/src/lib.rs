@@ -36,8 +36,8 @@ mod udp;
 mod views;
 
 pub use counters::{
-    BatchSize, Counters, PaceCounters, ReceiveCounters, SendCounters, Snapshot, StreamCounters,
-    receive_log_line, send_log_line,
+    BatchSize, Counters, PaceCounters, ReceiveCounters, SendCounters, Snapshot, SocketPurpose,
+    StreamCounters, receive_log_line, send_log_line,
 };
 pub use handler::{DatagramHandler, Handler, StreamHandler, TurnHandler};
 pub use names::{Bind, EndpointId, EndpointKind, Listen, StreamId, StreamListenerId};

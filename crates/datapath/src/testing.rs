@@ -10,7 +10,8 @@ use turnbuckle_sys::send::Scratch;
 
 use crate::{
     Backend, Bind, DatagramHandler, Datapath, EndpointId, EndpointKind, Handler, IcmpError,
-    Received, Run, SendFailure, SendQueue, Settings, StreamHandler, TurnHandler, Warning,
+    Received, Run, SendFailure, SendQueue, Settings, SocketPurpose, StreamHandler, TurnHandler,
+    Warning,
 };
 
 pub(crate) const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
@@ -26,6 +27,7 @@ pub(crate) struct Reported {
     pub(crate) failures: Vec<(u32, SendFailure)>,
     pub(crate) warnings: Vec<Warning>,
     pub(crate) icmp: Vec<IcmpError>,
+    pub(crate) undelivered: Vec<(SocketPurpose, u64)>,
 }
 
 /// Records its calls, and answers each message by the function.
@@ -61,6 +63,10 @@ impl<F: FnMut(&Received<'_>, &mut SendQueue)> DatagramHandler for Recorder<F> {
 
     fn icmp(&mut self, _: EndpointId, _: u64, error: IcmpError, _: &mut SendQueue) {
         self.reported.icmp.push(error);
+    }
+
+    fn undelivered(&mut self, at: SocketPurpose, messages: u64) {
+        self.reported.undelivered.push((at, messages));
     }
 
     fn send_failed(&mut self, _: EndpointId, datagrams: u32, cause: SendFailure) {

@@ -205,7 +205,7 @@ fn listeners_of_two_shards_share_the_clients_of_one_address() {
     // Nothing is received before the group is complete: the second member takes over half of the clients.
     clients[0].send_to(b"early", address).unwrap();
     let (second, _) = bind(&mut shards[1], shared, address);
-    for (shard, listener) in shards.iter().zip([first, second]) {
+    for (shard, listener) in shards.iter_mut().zip([first, second]) {
         shard.admit_clients(listener).unwrap();
         shard.admit_clients(listener).unwrap();
     }

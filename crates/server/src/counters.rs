@@ -14,6 +14,8 @@
 //! the datagram of QUIC is `opened`; what goes in one is `carried`, and the datagram of QUIC is begun and out. Between the two it waits, which
 //! `quic_queued` counts.
 //!
+//! What the kernel drops at a socket before it is read is in none of these: the sums begin behind it, and `socket_drops` has it apart.
+//!
 //! A message of a stream counts as a datagram: in when its last byte has come, or when it turns out to be none.
 //!
 //! Each shard is the only writer of its counters; any thread may read them. Every number is declared once, with what it means; whoever prints
@@ -29,6 +31,7 @@ use turnbuckle_counters::{
     Counted as _, Counter, Description, Group, Kind, Label, Level, Measure, PerReason, Sample,
     counters, reasons,
 };
+use turnbuckle_datapath::SocketPurpose;
 use turnbuckle_engine::{PeerEnd, Transport};
 
 use crate::asking::AskResult;
@@ -169,6 +172,8 @@ counters! {
         pub(crate) client_in_bytes: Counter => Bytes,
         /// Payload read from peers.
         pub(crate) peer_in_bytes: Counter => Bytes,
+        /// Datagrams that the kernel dropped before the relay could read them, by what the socket is for: its receive queue was full, memory was short, or a checksum was wrong. A GRO buffer counts once. These are not among those that came in: the sums begin behind them.
+        pub(crate) socket_drops: PerReason<SocketPurpose, { SocketPurpose::ALL.len() }> => Datagrams,
     }
 }
 

@@ -171,6 +171,38 @@ pub fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> Result<u32, Errno> {
     u32::try_from(mtu).map_err(|_| Errno::INVAL)
 }
 
+/// The place of the drops among the numbers of `SO_MEMINFO` (`SK_MEMINFO_DROPS` of linux/sock_diag.h).
+const MEMINFO_DROPS: usize = 8;
+/// Bytes of these numbers up to that one.
+const MEMINFO_LEN: libc::socklen_t = 36;
+const _: () = assert!(size_of::<[u32; MEMINFO_DROPS + 1]>() == MEMINFO_LEN as usize);
+
+/// Returns how many packets the kernel has dropped at a socket since that was opened: the receive queue was full, memory was short, a filter or a
+/// checksum refused them. It wraps around (`SO_MEMINFO`, Linux 4.12).
+///
+/// # Errors
+/// What `getsockopt` returns.
+#[expect(unsafe_code, reason = "getsockopt with an array of u32")]
+pub fn drops(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
+    let mut numbers = [0u32; MEMINFO_DROPS + 1];
+    let mut len = MEMINFO_LEN;
+    // SAFETY: `len` says how many bytes `numbers` has, so the kernel writes no further; both live on this stack frame.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 if len == MEMINFO_LEN => Ok(numbers[MEMINFO_DROPS]),
+        0 => Err(Errno::NOPROTOOPT),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Turns the UDP checksums of what is sent off, with which the kernel refuses GSO (`EINVAL`).
 ///
 /// # Errors

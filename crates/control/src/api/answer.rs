@@ -177,6 +177,7 @@ impl Api {
             "shards": self.shared.commands.shards(),
             "allocations": accounting.get("allocations", None),
             "tunnels": accounting.get("tunnels", None),
+            "socket_drops": accounting.total_socket_drops(),
             "draining": self.shared.counters.is_draining(),
             "program": std::env::current_exe().ok().map(|path| path.display().to_string()),
             "upgrade": self.upgraded.as_ref().map(|upgraded| json!({

@@ -108,6 +108,7 @@ function showTotals(now) {
     tile("From clients", bits(rate((it) => it.datagrams.client_in_bytes) * 8), `${bytes(now.datagrams.client_in_bytes)} in all`),
     tile("From peers", bits(rate((it) => it.datagrams.peer_in_bytes) * 8), `${bytes(now.datagrams.peer_in_bytes)} in all`),
     tile("Dropped", `${short.format(rate((it) => sum(it.drops)))}/s`, `${whole.format(sum(now.drops))} in all`),
+    tile("Lost at sockets", whole.format(now.datagrams.socket_drops), "by the kernel, before the relay read them"),
     tile("In flight", whole.format(now.datagrams.in_flight), "neither sent nor dropped"),
   );
 }

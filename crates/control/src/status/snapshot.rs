@@ -63,6 +63,7 @@ pub(super) async fn take(shared: &Shared, uptime: Duration) -> Value {
             "peer_in_bytes": get("peer_in_bytes"),
             "peer_out": get("peer_out"),
             "in_flight": in_flight,
+            "socket_drops": accounting.total_socket_drops(),
         },
         "drops": drops,
         "history": lock(&shared.history).show(),

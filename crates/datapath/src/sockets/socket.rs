@@ -12,6 +12,7 @@ use turnbuckle_sys::sockopt;
 use super::budget::BufferBudget;
 use super::device::bind_device;
 use super::kept::SocketKind;
+use crate::counters::SocketPurpose;
 use crate::names::{Bind, EndpointKind};
 use crate::reports::Warning;
 use crate::settings::Settings;
@@ -60,6 +61,10 @@ pub(crate) struct Socket {
     /// Bytes of `SO_SNDBUF` at present, 0 before the first growth.
     send_buffer: u32,
     charge: Charge,
+    /// What the kernel had dropped when it was asked last.
+    drops: u32,
+    /// The kernel is to be asked what it has dropped.
+    pub(crate) is_noted: bool,
 }
 
 /// Whether a socket's datagrams may be fragmented at present. The kernel has no flag for a single datagram, so the socket is switched between batches
@@ -116,7 +121,9 @@ impl Socket {
         {
             // Whoever had it may have left it otherwise.
             sockopt::allow_fragments(socket.as_fd(), bind.address.is_ipv6())?;
-            return Ok((Self::new(socket, bind.kind, settings), bind.address));
+            let mut socket = Self::new(socket, bind.kind, settings);
+            socket.new_drops();
+            return Ok((socket, bind.address));
         }
         if !is_listener
             && let Some(kept) = &settings.kept
@@ -190,6 +197,7 @@ impl Socket {
     #[cold]
     fn taken_over(socket: OwnedFd, bind: &Bind, settings: &Settings) -> io::Result<Self> {
         let mut socket = Self::new(socket, bind.kind, settings);
+        socket.new_drops();
         if bind.kind == EndpointKind::Relay {
             socket.start_receive_buffer(settings.buffers.relay_start)?;
             socket.send_buffer = 0;
@@ -234,7 +242,27 @@ impl Socket {
                 budget: Arc::clone(&settings.buffers.budget),
                 bytes: 0,
             },
+            drops: 0,
+            is_noted: false,
         }
+    }
+
+    /// Returns what the socket is for.
+    pub(crate) fn purpose(&self, kind: EndpointKind) -> SocketPurpose {
+        match kind {
+            EndpointKind::Listener { .. } => SocketPurpose::Listener,
+            EndpointKind::SharedRelay => SocketPurpose::SharedRelay,
+            EndpointKind::Relay if self.fragments == Fragments::Never => SocketPurpose::Tunnel,
+            EndpointKind::Relay => SocketPurpose::Relay,
+        }
+    }
+
+    /// Returns how many messages the kernel has dropped since this was asked last, or since the socket was opened here or taken over. A kernel that does
+    /// not say has dropped none.
+    pub(crate) fn new_drops(&mut self) -> u32 {
+        let drops = sockopt::drops(self.fd()).unwrap_or(self.drops);
+        let before = std::mem::replace(&mut self.drops, drops);
+        drops.wrapping_sub(before)
     }
 
     /// Gives up all but the descriptor.
@@ -249,10 +277,14 @@ impl Socket {
 
     /// Enables receiving on a socket that was opened without it. A second call changes nothing.
     #[cold]
-    pub(crate) fn admit_clients(&self) -> io::Result<()> {
+    pub(crate) fn admit_clients(&mut self) -> io::Result<()> {
         match SockRef::from(&self.descriptor).detach_filter() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+            result => {
+                // What the filter has refused was for nobody.
+                self.new_drops();
+                result
+            }
         }
     }
 

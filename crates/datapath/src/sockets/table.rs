@@ -202,6 +202,13 @@ impl Table {
         bound.map(|bound| (bound.endpoint.local, bound.socket.into_descriptor()))
     }
 
+    /// Returns all that are bound.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut Bound> {
+        self.places
+            .iter_mut()
+            .filter_map(|place| place.bound.as_deref_mut())
+    }
+
     /// Closes an endpoint; its name is not used again until the index was reused 512 times.
     pub(crate) fn remove(&mut self, id: EndpointId) -> Option<Box<Bound>> {
         let place = self.places.get_mut(id.index())?;

@@ -33,6 +33,7 @@ use crate::udp::backend::{Backend, capabilities};
 use crate::udp::flush::Flusher;
 use crate::udp::pack::Buffers;
 use crate::udp::receive::Receiver;
+use crate::udp::undelivered;
 
 /// Datagrams after which a client socket is not read again in the same turn: as many as all relay sockets that are ready in a turn
 /// may bring, each of which is read for one datagram or few.
@@ -111,8 +112,11 @@ impl Datapath {
     ///
     /// # Errors
     /// It is closed.
-    pub fn admit_clients(&self, listener: EndpointId) -> io::Result<()> {
-        let bound = self.table.get(listener).ok_or(io::ErrorKind::NotFound)?;
+    pub fn admit_clients(&mut self, listener: EndpointId) -> io::Result<()> {
+        let bound = self
+            .table
+            .get_mut(listener)
+            .ok_or(io::ErrorKind::NotFound)?;
         bound.socket.admit_clients()
     }
 
@@ -192,6 +196,13 @@ impl Datapath {
         self.waiting.set_coalescing(policy, delay);
     }
 
+    /// Tells `handler` what the kernel has dropped at each socket so far. To be called before the sockets are closed together.
+    pub fn report_undelivered<H: DatagramHandler>(&mut self, handler: &mut H) {
+        for bound in self.table.all() {
+            undelivered::report(bound, handler);
+        }
+    }
+
     /// Leaves the relay sockets, with what waits in them, to the data path that takes over the kept sockets of this one. Nothing else may be asked of
     /// this one then. Without kept sockets they are closed.
     pub fn leave_relays(&mut self) {
@@ -222,6 +233,13 @@ impl Datapath {
     pub(crate) fn look_at_grown(&mut self, now_ns: u64) {
         let grown = &mut self.receiver.grown;
         grown.look(&mut self.table, self.turn, now_ns);
+    }
+
+    /// Asks sockets what was dropped as if it were `now_ns`.
+    #[cfg(test)]
+    pub(crate) fn look_at_undelivered(&mut self, now_ns: u64, handler: &mut impl DatagramHandler) {
+        let undelivered = &mut self.receiver.undelivered;
+        undelivered.look(&mut self.table, now_ns, handler);
     }
 
     /// Makes the kernel refuse trains from a socket.
@@ -256,6 +274,7 @@ impl Datapath {
             true => self.until_accepting(timeout),
             false => timeout,
         };
+        let timeout = self.receiver.undelivered.bound(timeout);
         let has_cut = self.streams.has_cut();
         let timeout = match has_cut {
             true => {
@@ -306,6 +325,8 @@ impl Datapath {
         let read_ns = self.waiting.pace.read_ns();
         let grown = &mut self.receiver.grown;
         grown.look(&mut self.table, self.turn, read_ns);
+        let undelivered = &mut self.receiver.undelivered;
+        undelivered.look(&mut self.table, read_ns, handler);
         // guard: quic-flush-first
         if handler.flushes_before_end() {
             self.flush(handler);

@@ -15,6 +15,7 @@ use turnbuckle_sys::sockopt;
 use super::backend::Backend;
 use super::calls::{self, send_to};
 use super::pack::{Buffers, Origin, Outbox, Packer};
+use super::undelivered;
 use crate::counters::SendCounters;
 use crate::handler::{DatagramHandler, TurnHandler};
 use crate::names::EndpointId;
@@ -89,7 +90,9 @@ impl Flusher {
         self.flush_of(&job, |endpoint| !is_client(endpoint), table, handler);
         // guard: V-44-closed-first
         while let Some(endpoint) = table.closing.pop() {
-            table.remove(endpoint);
+            if let Some(mut bound) = table.remove(endpoint) {
+                undelivered::report(&mut bound, handler);
+            }
         }
         self.flush_of(&job, is_client, table, handler);
     }

@@ -6,3 +6,4 @@ pub(crate) mod flush;
 pub(crate) mod grown;
 pub(crate) mod pack;
 pub(crate) mod receive;
+pub(crate) mod undelivered;

@@ -6,6 +6,7 @@ use turnbuckle_sys::receive::Slots;
 use super::backend::Backend;
 use super::calls;
 use super::grown::Grown;
+use super::undelivered::Undelivered;
 use crate::counters::ReceiveCounters;
 use crate::handler::{DatagramHandler, TurnHandler};
 use crate::names::{EndpointKind, narrow};
@@ -32,6 +33,8 @@ pub(crate) struct Receiver {
     buffer_max: u32,
     /// The sockets that hold a part of the budget.
     pub(crate) grown: Grown,
+    /// The sockets where something may have been dropped.
+    pub(crate) undelivered: Undelivered,
     /// `recvmmsg` was found missing.
     no_recvmmsg: bool,
     /// Datagrams received in this turn.
@@ -50,6 +53,7 @@ impl Receiver {
             batch: batch.clamp(1, slots),
             buffer_max: buffers.relay_max,
             grown: Grown::new(buffers),
+            undelivered: Undelivered::default(),
             no_recvmmsg: false,
             datagrams: 0,
             full: false,
@@ -146,6 +150,9 @@ impl Receiver {
         counters.datagrams.add(datagrams);
         if gro_buffers > 0 {
             counters.gro_buffers.add(gro_buffers);
+        }
+        if received > 1 || gro_buffers > 0 || bound.socket.read_turn + 1 >= turn {
+            self.undelivered.note(bound);
         }
         if bound.endpoint.kind != EndpointKind::Relay {
             bound.socket.lone = match datagrams {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use turnbuckle_counters::{Counter, Sample};
+use turnbuckle_datapath::SocketPurpose;
 use turnbuckle_engine::PeerEnd;
 
 use super::{AnswerCount, CloseReason, ShardCounters};
@@ -73,6 +74,13 @@ impl Accounting {
     #[must_use]
     pub fn dropped_by_kernel(&self) -> u64 {
         self.0.offload.kernel_dropped.get()
+    }
+
+    /// Returns the number of datagrams that the kernel dropped at sockets before the relay could read them, which are in none of the sums.
+    #[must_use]
+    pub fn total_socket_drops(&self) -> u64 {
+        let drops = self.0.datagrams.socket_drops.iter();
+        drops.map(Counter::get).sum()
     }
 
     /// Returns the number of dropped datagrams and messages.
@@ -163,6 +171,14 @@ impl Accounting {
             self.total_drops(),
         );
         write_reasons(&mut line, self.drops());
+        if self.total_socket_drops() > 0 {
+            line.push_str(
+                "; not in these sums, dropped by the kernel at sockets before the relay read them",
+            );
+            let drops = datagrams.socket_drops.iter().map(Counter::get);
+            let names = SocketPurpose::ALL.map(SocketPurpose::as_str);
+            write_reasons(&mut line, names.into_iter().zip(drops));
+        }
         let offload = &sum.offload;
         let dropped = self.dropped_by_kernel();
         if self.total_by_kernel() + dropped > 0 {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use turnbuckle_datapath::offload::Routes;
 use turnbuckle_datapath::{
     Accepted, Admission, DatagramHandler, Datapath, EndpointId, IcmpError, Instruction, Received,
-    SendFailure, SendQueue, Sockets, StreamEnd, StreamHandler, StreamId, StreamInput,
-    StreamListenerId, Taken, TurnHandler, Waker, Warning,
+    SendFailure, SendQueue, SocketPurpose, Sockets, StreamEnd, StreamHandler, StreamId,
+    StreamInput, StreamListenerId, Taken, TurnHandler, Waker, Warning,
 };
 use turnbuckle_engine::{
     Belongings, Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress,
@@ -372,6 +372,7 @@ impl Relay {
             .leave(self.hub.now.time, &mut self.hub.engine);
         self.stop_sessions(datapath.send_queue());
         datapath.close_streams(self);
+        datapath.report_undelivered(self);
         self.stop();
     }
 
@@ -505,6 +506,12 @@ impl DatagramHandler for Relay {
         arrived.add(1);
         // mutant: shards-count-no-truncated
         counters.dropped(DataPathDrop::Truncated, 1);
+    }
+
+    fn undelivered(&mut self, at: SocketPurpose, messages: u64) {
+        let counters = &self.hub.counters.datagrams;
+        // guard: counts-socket-drops
+        counters.socket_drops.of(at).add(messages);
     }
 
     fn icmp(&mut self, _: EndpointId, token: u64, error: IcmpError, tx: &mut SendQueue) {

@@ -116,7 +116,7 @@ impl OneShard {
         let (events, _) = sync_channel(64);
         let counters = Arc::new(ShardCounters::default());
         let log = Log::new(events, plan.followers.log.clone(), Arc::clone(&counters));
-        let (datapath, relay) = set_up(plan, counters, log, &sync_channel(1).0).unwrap();
+        let (mut datapath, relay) = set_up(plan, counters, log, &sync_channel(1).0).unwrap();
         for listener in relay.listeners() {
             datapath.admit_clients(*listener).unwrap();
         }

@@ -589,6 +589,7 @@ fn run(datapath: &mut Datapath, relay: &mut Relay, inbox: &Receiver<Request>) ->
                 Request::Stop => {
                     relay.stop_sessions(datapath.send_queue());
                     datapath.close_streams(relay);
+                    datapath.report_undelivered(relay);
                     relay.stop();
                     return Ok(());
                 }

@@ -9,7 +9,7 @@ use crate::Handler;
 use crate::sockets::table::{Held, Table};
 use crate::testing::{LOOPBACK, Recorder, Setup, client, echo, numbered, send_train, take, whole};
 use crate::udp::calls::fault::{self, Call, Outcome};
-use crate::{BufferBudget, BufferSettings, Settings};
+use crate::{BufferBudget, BufferSettings, Settings, SocketPurpose};
 
 const LISTENER: EndpointKind = EndpointKind::Listener { reuseport: false };
 
@@ -286,6 +286,51 @@ fn a_fresh_socket_keeps_a_burst_of_256_full_datagrams() {
             let arrived = counters.receive.datagrams.get();
             assert_eq!(arrived, 256, "{backend} {kind:?}");
         }
+    }
+}
+
+#[test]
+fn what_the_kernel_drops_at_a_socket_is_reported_by_its_purpose() {
+    for (kind, is_tunnel, purpose) in [
+        (LISTENER, false, SocketPurpose::Listener),
+        (EndpointKind::Relay, false, SocketPurpose::Relay),
+        (EndpointKind::SharedRelay, false, SocketPurpose::SharedRelay),
+        (EndpointKind::Relay, true, SocketPurpose::Tunnel),
+    ] {
+        let settings = Settings {
+            buffers: BufferSettings {
+                relay_start: 8192,
+                relay_max: 8192,
+                listener: 8192,
+                ..BufferSettings::default()
+            },
+            ..Settings::default()
+        };
+        let mut setup = Setup::with(settings, kind);
+        if is_tunnel {
+            setup.datapath.forbid_fragments(setup.endpoint).unwrap();
+        }
+        let counters = Arc::clone(setup.datapath.counters());
+        let mut handler = Recorder::new(|_: &Received<'_>, _: &mut SendQueue| {});
+        let burst = |setup: &mut Setup, handler: &mut _| {
+            for _ in 0..40 {
+                setup.client.send_to(&[0; 1200], setup.server).unwrap();
+            }
+            drain(setup, handler);
+        };
+        // The first time in a look, because several came at once, and the second time when it is asked for.
+        burst(&mut setup, &mut handler);
+        setup.datapath.look_at_undelivered(u64::MAX, &mut handler);
+        let first = handler.reported.undelivered.clone();
+        let [(_, lost)] = first[..] else {
+            panic!("{purpose:?}: {first:?}");
+        };
+        assert_eq!(lost + counters.receive.datagrams.get(), 40, "{purpose:?}");
+        burst(&mut setup, &mut handler);
+        setup.datapath.report_undelivered(&mut handler);
+        let arrived = counters.receive.datagrams.get();
+        assert_eq!(handler.reported.undelivered, [(purpose, lost); 2]);
+        assert_eq!(2 * lost + arrived, 80, "{purpose:?}");
     }
 }
 

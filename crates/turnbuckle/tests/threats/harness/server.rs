@@ -424,6 +424,8 @@ pub(crate) struct Accounting {
     /// Messages that one shard handed to another.
     pub(crate) handed_over: u64,
     drops: BTreeMap<String, u64>,
+    /// What the kernel dropped at sockets, by what they are for.
+    pub(crate) socket_drops: BTreeMap<String, u64>,
     /// Connections that ended, by reason.
     closes: BTreeMap<String, u64>,
     asks: BTreeMap<String, u64>,
@@ -454,6 +456,7 @@ impl Accounting {
             dropped: number("dropped"),
             handed_over: number("handed_out"),
             drops: counts("drops"),
+            socket_drops: counts("socket_drops"),
             closes: counts("closes"),
             asks: counts("asks"),
             peer_connections: number("peer_connections"),
