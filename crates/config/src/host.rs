@@ -114,7 +114,7 @@ pub(crate) fn resolve(text: &str, machine: &Machine) -> Result<Vec<IpAddr>, Stri
             text.escape_debug()
         ));
     }
-    match (machine.resolve)(text) {
+    match machine.names.resolve(text) {
         Ok(found) if found.is_empty() => Err(format!(
             "host name `{text}` has no address; write the address"
         )),

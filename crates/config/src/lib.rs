@@ -21,6 +21,7 @@ mod host;
 mod lenient;
 mod load;
 mod machine;
+mod names;
 mod persona;
 mod problem;
 mod reload;
@@ -45,6 +46,7 @@ pub use load::{
     load_turnserver, placed,
 };
 pub use machine::Machine;
+pub use names::Names;
 pub use persona::{COTURN_VERSION, Persona};
 pub use problem::{Note, Origin, Problem, Problems};
 pub use reload::{Reloaded, reload};

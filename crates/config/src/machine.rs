@@ -3,9 +3,11 @@
 //! Everything is gathered into a value, so that configurations can be tested for machines other than this one.
 
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+
+use crate::names::Names;
 
 /// Facts about the machine that defaults depend on.
 #[derive(Clone)]
@@ -20,8 +22,8 @@ pub struct Machine {
     pub usual_database: Option<PathBuf>,
     /// Domain name of the host, if it has one.
     pub domain: Option<String>,
-    /// Looks up a host name; called at most once per configured name, at start.
-    pub resolve: fn(&str) -> io::Result<Vec<IpAddr>>,
+    /// Looks up host names.
+    pub names: Names,
     /// Fills the buffer with unpredictable bytes.
     pub fill_random: fn(&mut [u8]) -> io::Result<()>,
 }
@@ -55,10 +57,7 @@ impl Machine {
                 .map(PathBuf::from)
                 .find(|path| path.exists()),
             domain: domain(),
-            resolve: |name| {
-                let found = (name, 0).to_socket_addrs()?;
-                Ok(found.map(|address| address.ip()).collect())
-            },
+            names: Names::of_machine(),
             fill_random: |buffer| {
                 getrandom::fill(buffer).map_err(|error| io::Error::other(error.to_string()))
             },

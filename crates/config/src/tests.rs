@@ -36,7 +36,7 @@ pub(super) fn machine() -> Machine {
         processors: NonZeroU16::new(4).expect("not zero"),
         usual_database: None,
         domain: Some("example.net".to_owned()),
-        resolve: |name| match name {
+        names: Names::by(|name| match name {
             "localhost" => Ok(vec![
                 IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
                 IpAddr::from([127, 0, 0, 1]),
@@ -48,7 +48,7 @@ pub(super) fn machine() -> Machine {
                 "2001:db8::7".parse().expect("an address"),
             ]),
             _ => Err(io::Error::other("no such host")),
-        },
+        }),
         fill_random: |buffer| {
             buffer.fill(0xA5);
             Ok(())

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
-use turnbuckle_server::config::{self, Loaded, Machine, Origins, Problems, Request};
+use turnbuckle_server::config::{self, Loaded, Machine, Origins, Problems, Request, Survive};
 use turnbuckle_server::{Configuration, Sink, Survival};
 
 pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
@@ -33,6 +33,10 @@ pub(crate) fn run(options: Vec<OsString>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(code));
     }
     let config = loaded.config.clone();
+    if config.process.survive != Survive::Off {
+        // A keeper has one thread alone.
+        machine.names.settle();
+    }
     turnbuckle_server::say_panics_at_once();
     let code = turnbuckle_server::survive(&config, move |survival| {
         match relay(*loaded, options, survival) {

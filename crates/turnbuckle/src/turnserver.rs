@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use turnbuckle_control::Controller;
-use turnbuckle_server::config::{self, Loaded, Log, Machine, Persona, Process, Request};
+use turnbuckle_server::config::{self, Loaded, Log, Machine, Persona, Process, Request, Survive};
 use turnbuckle_server::{Configuration, Sink, Survival};
 
 use crate::serve;
@@ -42,6 +42,10 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<E
         return Ok(ExitCode::from(code));
     }
     let config = loaded.config.clone();
+    if config.process.survive != Survive::Off {
+        // A keeper has one thread alone.
+        machine.names.settle();
+    }
     turnbuckle_server::say_panics_at_once();
     let code = turnbuckle_server::survive(&config, move |survival| {
         relay(*loaded, arguments, survival).unwrap_or_else(|error| {

@@ -156,6 +156,11 @@ fn this_machine_can_be_asked() {
         (machine_here.fill_random)(buffer).expect("randomness");
     }
     assert_ne!(random[0], random[1]);
-    assert!((machine_here.resolve)("127.0.0.1").is_ok_and(|found| found.len() == 1));
-    assert!((machine().resolve)("nowhere").is_err());
+    assert!(
+        machine_here
+            .names
+            .resolve("127.0.0.1")
+            .is_ok_and(|found| found.len() == 1)
+    );
+    assert!(machine().names.resolve("nowhere").is_err());
 }

@@ -3,41 +3,71 @@
 //! Invariant: everything that can be wrong is found before anything changes. The keys of the [`KeyRing`](super::keys::KeyRing) stay, so no
 //! nonce, ticket or cookie ends by a reload.
 
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
+use super::events::Event;
 use super::start::Started;
 use crate::config::{self, Config, Edit, Effective, Entry, Group, Loaded, Machine, Note, Reloaded};
-use crate::handle::{Attached, Events, ReloadReport, Reloading};
+use crate::handle::{Attached, Events, ReloadReport, Reloading, Reply};
 use crate::log::Output;
 use crate::translate;
 
 /// Reads a configuration again, given the one that holds, with the addresses that the machine has then. An error says what is wrong, one problem a
 /// line.
-type Source = Box<dyn Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send>;
+type Source = Arc<dyn Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send + Sync>;
 
-/// The configuration of a relay, and where it is read again from.
+/// The configuration of a relay, and where it is read again from. One change is read at a time.
 pub struct Configuration {
     loaded: Loaded,
     source: Option<Source>,
+    is_reading: bool,
+    /// Changes to be read after the present one.
+    waiting: VecDeque<Wish>,
+}
+
+/// A change of the configuration that somebody wants.
+pub(super) enum Wish {
+    /// Read it again, on a signal without a reply.
+    Reload {
+        is_dry_run: bool,
+        reply: Option<Reply<Reloading>>,
+    },
+    /// Change one key.
+    Change(Edit, Reply<Reloading>),
+}
+
+/// A change that has been read, and not applied yet.
+pub(crate) struct Prepared {
+    wish: Wish,
+    result: Result<(Reloaded, Vec<Note>), String>,
 }
 
 impl Configuration {
     /// Takes a configuration that `source` reads again.
     pub fn new(
         loaded: Loaded,
-        source: impl Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send + 'static,
+        source: impl Fn(&Loaded) -> Result<(Loaded, Machine), String> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            loaded,
-            source: Some(Box::new(source)),
+            source: Some(Arc::new(source)),
+            ..Self::of(loaded)
         }
     }
 
     /// Takes a configuration that cannot be read again.
     pub(super) fn fixed(config: Config) -> Self {
+        Self::of(Loaded::of(config))
+    }
+
+    fn of(loaded: Loaded) -> Self {
         Self {
-            loaded: Loaded::of(config),
+            loaded,
             source: None,
+            is_reading: false,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -56,34 +86,88 @@ impl Configuration {
         config::effective(&self.loaded)
     }
 
-    /// Reads the configuration again.
-    fn read(&self) -> Result<(Reloaded, Vec<Note>), String> {
-        let source = self.source.as_ref();
-        let source = source.ok_or("this configuration was not read from anywhere")?;
-        let (next, machine) = source(&self.loaded)?;
-        let reloaded = config::reload(&self.loaded, &next, &machine);
-        let reloaded = reloaded.map_err(|problems| problems.to_string())?;
-        Ok((reloaded, next.notes))
+    /// Begins to read what is wished, or notes it for later. It is read on a thread of its own, because files and host names may keep it waiting;
+    /// then comes an [`Event::Prepared`].
+    pub(super) fn prepare(&mut self, wish: Wish, events: &SyncSender<Event>) {
+        if self.is_reading {
+            self.waiting.push_back(wish);
+            return;
+        }
+        self.is_reading = true;
+        let (running, source, events) = (self.loaded.clone(), self.source.clone(), events.clone());
+        let work = move || {
+            let read = || match &wish {
+                Wish::Reload { .. } => read(&running, source.as_ref()),
+                Wish::Change(edit, _) => edited(&running, edit),
+            };
+            let result = catch_unwind(AssertUnwindSafe(read))
+                .unwrap_or_else(|_| Err("reading the configuration failed".to_owned()));
+            let _ = events.send(Event::Prepared(Box::new(Prepared { wish, result })));
+        };
+        let thread = std::thread::Builder::new().name("configuration".into());
+        // Without a thread the wish is dropped, and whoever waits for the reply is told so.
+        self.is_reading = thread.spawn(work).is_ok();
     }
 }
 
+fn read(running: &Loaded, source: Option<&Source>) -> Result<(Reloaded, Vec<Note>), String> {
+    let source = source.ok_or("this configuration was not read from anywhere")?;
+    let (next, machine) = source(running)?;
+    let reloaded = config::reload(running, &next, &machine);
+    let reloaded = reloaded.map_err(|problems| problems.to_string())?;
+    Ok((reloaded, next.notes))
+}
+
+fn edited(running: &Loaded, edit: &Edit) -> Result<(Reloaded, Vec<Note>), String> {
+    let machine = Machine::discover()
+        .map_err(|error| format!("cannot read the addresses of this machine: {error}"))?;
+    let reloaded = config::edit(running, edit, &machine);
+    let reloaded = reloaded.map_err(|problems| problems.to_string())?;
+    Ok((reloaded, Vec::new()))
+}
+
 impl Started {
+    /// Applies a change that has been read, replies, and begins with the next one.
+    pub(super) fn prepared(
+        &mut self,
+        prepared: Prepared,
+        configuration: &mut Configuration,
+        attached: &mut impl Attached,
+        out: &mut impl Output,
+    ) {
+        let Prepared { wish, result } = prepared;
+        let (result, reply) = match wish {
+            Wish::Reload { is_dry_run, reply } => {
+                let result = self.reload(result, is_dry_run, configuration, attached, out);
+                (result, reply)
+            }
+            Wish::Change(_, reply) => {
+                let result = self.change(result, configuration, attached, out);
+                (result, Some(reply))
+            }
+        };
+        if let Some(reply) = reply {
+            self.users.when_taken(move || reply(result));
+        }
+        configuration.is_reading = false;
+        if let Some(next) = configuration.waiting.pop_front() {
+            configuration.prepare(next, &self.events);
+        }
+    }
+
     /// Changes one key of the configuration that holds. What is read from the file later has its own value for it.
     ///
     /// # Errors
     ///
     /// What is wrong with the value. Nothing has changed then.
-    pub(super) fn change(
+    fn change(
         &mut self,
-        edit: &Edit,
+        read: Result<(Reloaded, Vec<Note>), String>,
         configuration: &mut Configuration,
         attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
-        let machine = Machine::discover()
-            .map_err(|error| format!("cannot read the addresses of this machine: {error}"))?;
-        let reloaded = config::edit(&configuration.loaded, edit, &machine);
-        let reloaded = reloaded.map_err(|problems| problems.to_string())?;
+        let (reloaded, _) = read?;
         let report = ReloadReport {
             changed: names(&reloaded.changed),
             restart_pending: self.counters.restart_pending(),
@@ -93,19 +177,20 @@ impl Started {
         Ok(report)
     }
 
-    /// Reads the configuration again and, unless this is a dry run, applies it. What has come of it is said in the log.
+    /// Applies a configuration that was read again, unless this is a dry run. What has come of it is said in the log.
     ///
     /// # Errors
     ///
     /// What is wrong with it, one problem a line. Nothing has changed then.
-    pub(super) fn reload(
+    fn reload(
         &mut self,
+        read: Result<(Reloaded, Vec<Note>), String>,
         is_dry_run: bool,
         configuration: &mut Configuration,
         attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
-        let result = self.try_reload(is_dry_run, configuration, attached, out);
+        let result = self.try_reload(read, is_dry_run, configuration, attached, out);
         if is_dry_run {
             return result;
         }
@@ -131,12 +216,13 @@ impl Started {
 
     fn try_reload(
         &mut self,
+        read: Result<(Reloaded, Vec<Note>), String>,
         is_dry_run: bool,
         configuration: &mut Configuration,
         attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> Reloading {
-        let (reloaded, notes) = configuration.read()?;
+        let (reloaded, notes) = read?;
         let report = ReloadReport {
             changed: names(&reloaded.changed),
             restart_pending: names(&reloaded.pending),
@@ -226,5 +312,39 @@ fn listed(keys: &[&str]) -> String {
     match keys {
         [] => "nothing".to_owned(),
         keys => keys.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::events::{self, Wake};
+    use super::*;
+    use crate::configured::configured;
+
+    #[test]
+    fn reads_one_configuration_at_a_time_beside_the_main_thread() {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().unwrap();
+        let waiting = Arc::clone(&gate);
+        let loaded = Loaded::of(configured(&["--listening-ip=127.0.0.1"]));
+        let mut configuration = Configuration::new(loaded, move |_| {
+            drop(waiting.lock());
+            Err("name servers are silent".to_owned())
+        });
+        let (events, inbox) = events::channel();
+        for is_dry_run in [false, true] {
+            let reply = None;
+            // Neither returns late: the thread that reads waits, and not this one.
+            configuration.prepare(Wish::Reload { is_dry_run, reply }, &events);
+        }
+        assert_eq!(configuration.waiting.len(), 1);
+        drop(closed);
+        let later = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let Wake::Event(Event::Prepared(prepared)) = inbox.next(later) else {
+            panic!("it was read");
+        };
+        assert_eq!(prepared.result.unwrap_err(), "name servers are silent");
     }
 }

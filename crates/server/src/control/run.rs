@@ -8,7 +8,7 @@ use super::error::ServeError;
 use super::events::{self, Event, Inbox, Wake};
 use super::limits::raise_descriptor_limit;
 use super::listening;
-use super::reload::Configuration;
+use super::reload::{Configuration, Wish};
 use super::start::{Started, note_rows, start};
 use super::statistics::leave_behind;
 use super::upgrading::Upgrading;
@@ -179,16 +179,20 @@ impl Started {
                         return Ok(Ending::HandsOver);
                     }
                     command => {
-                        if self.carry_out(command, configuration, attached, out) {
+                        if self.carry_out(command, configuration, out) {
                             return Ok(Ending::Stops);
                         }
                     }
                 },
+                Wake::Event(Event::Prepared(prepared)) => {
+                    self.prepared(*prepared, configuration, attached, out);
+                }
                 Wake::Event(Event::HangUp) => {
                     let _ = writeln!(out, "log file reopened");
                     if configuration.running().process.reloads_on_hangup {
                         // What has come of it is in the log.
-                        let _ = self.reload(false, configuration, attached, out);
+                        let (is_dry_run, reply) = (false, None);
+                        configuration.prepare(Wish::Reload { is_dry_run, reply }, &self.events);
                     }
                 }
                 Wake::Event(Event::Users(engine)) => {
@@ -257,17 +261,15 @@ impl Started {
         &mut self,
         command: Command,
         configuration: &mut Configuration,
-        attached: &mut impl Attached,
         out: &mut impl Output,
     ) -> bool {
         match command {
             Command::Reload { is_dry_run, reply } => {
-                let result = self.reload(is_dry_run, configuration, attached, out);
-                self.users.when_taken(move || reply(result));
+                let reply = Some(reply);
+                configuration.prepare(Wish::Reload { is_dry_run, reply }, &self.events);
             }
             Command::Change(edit, reply) => {
-                let result = self.change(&edit, configuration, attached, out);
-                self.users.when_taken(move || reply(result));
+                configuration.prepare(Wish::Change(edit, reply), &self.events);
             }
             Command::Configuration(reply) => reply(configuration.effective()),
             Command::Trace(trace, reply) => {
@@ -343,8 +345,12 @@ impl Started {
             #[cfg(test)]
             Event::FailWithNext(shard) => self.shards.fail_with_next(shard),
             // These events are handled where they are awaited.
-            Event::Command(_) | Event::HangUp | Event::Stop | Event::Tried(_) | Event::Users(_) => {
-            }
+            Event::Command(_)
+            | Event::Prepared(_)
+            | Event::HangUp
+            | Event::Stop
+            | Event::Tried(_)
+            | Event::Users(_) => {}
             Event::ShardEnded { shard, error } => {
                 let why = error.unwrap_or_else(|| "it stopped by itself".into());
                 self.shards.failed(shard, &why, out)?;

@@ -44,6 +44,7 @@ pub(super) struct Started {
     pub(super) offload: Offload,
     pub(super) counters: LiveCounters,
     pub(super) keys: KeyRing,
+    pub(super) events: SyncSender<Event>,
     /// File descriptors that the process may have.
     pub(super) descriptors: Option<u64>,
 }
@@ -211,6 +212,7 @@ pub(super) fn start(
         ),
         offload,
         keys,
+        events: events.clone(),
         descriptors,
     })
 }
