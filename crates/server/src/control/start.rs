@@ -107,8 +107,7 @@ pub(super) fn start(
         commons.set_meters(meters);
     }
     let wants_tunnels = config.protocols.http.masque != Masque::Off;
-    let resolver = wants_tunnels.then(Resolver::start).transpose();
-    let resolver = resolver.map_err(|error| ServeError::from_io(&error))?;
+    let resolver = wants_tunnels.then(Resolver::of_machine);
     let certificates_now = certificates.current();
     let datagrams =
         translate::datagrams(config, &serving, certificates_now, &keys, resolver.as_ref());

@@ -101,7 +101,7 @@ impl Several {
         let accepting = translate::accepting(config).unwrap();
         let (events, _) = sync_channel(64);
         let wants_tunnels = config.protocols.http.masque != Masque::Off;
-        let resolver = wants_tunnels.then(|| Resolver::start().unwrap());
+        let resolver = wants_tunnels.then(Resolver::of_machine);
         let mailboxes: Arc<[_]> = std::iter::repeat_with(Mailbox::default)
             .take(count.into())
             .collect();

@@ -29,7 +29,7 @@ pub(super) struct Pair<A> {
 impl<A: Application> Pair<A> {
     /// Returns a front that serves tunnels, and an endpoint of clients.
     pub(super) fn new(hub: Hub, limits: Limits) -> Self {
-        Self::with_resolver(hub, limits, Resolver::start().unwrap())
+        Self::with_resolver(hub, limits, Resolver::of_machine())
     }
 
     /// Returns such a front with a resolver of the test's.

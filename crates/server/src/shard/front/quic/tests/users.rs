@@ -158,11 +158,11 @@ fn a_tunnel_whose_name_is_resolved_after_another_users_request_is_that_of_who_as
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock().unwrap();
     let behind = Arc::clone(&gate);
-    let resolver = Resolver::start_with(Arc::new(move |_: &str| {
+    let resolver = Resolver::by(1, move |_| {
         drop(behind.lock());
         Ok(vec![IpAddr::from([93, 184, 216, 21])])
-    }));
-    let mut pair = Pair::with_resolver(hub, Limits::default(), resolver.unwrap());
+    });
+    let mut pair = Pair::with_resolver(hub, Limits::default(), resolver);
     let requests = [("peer.example", "a", "b"), ("93.184.216.20", "c", "d")];
     let requests = requests.map(|(host, name, password)| (host, name.into(), password.into()));
     pair.connect(ForSeveral::new(requests));
