@@ -118,6 +118,8 @@ pub enum Change {
         peer: IpAddr,
         /// When it ends.
         expires: Time,
+        /// Whether there was none before. One that is read from a record counts as new.
+        is_new: bool,
     },
     /// The client of an allocation has another token (RFC 7635 §9).
     Reauthorized {

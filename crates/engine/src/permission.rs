@@ -118,11 +118,12 @@ pub(crate) fn install_permission(
     out: &mut Out,
 ) {
     if let Some(allocation) = allocations.live_mut(id) {
-        allocation.permissions.install(peer, expires);
+        let is_new = allocation.permissions.install(peer, expires);
         out.changes.push_back(Change::PermissionInstalled {
             allocation: id,
             peer,
             expires,
+            is_new,
         });
         allocations.wake_by(id, expires);
     }

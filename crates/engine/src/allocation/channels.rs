@@ -1,5 +1,7 @@
 //! The channels of one allocation (RFC 8656 §12).
 
+use core::net::IpAddr;
+
 use turnbuckle_wire::ChannelNumber;
 
 use crate::address::PeerAddress;
@@ -52,6 +54,20 @@ impl Channels {
             .binary_search_by_key(&peer, |&index| self.peer_at(index))
             .ok()?;
         self.by_number.get(usize::from(self.by_peer[position]))
+    }
+
+    /// Shows the channels bound to any port of this address, even those that have expired.
+    pub(crate) fn of_ip(&self, ip: IpAddr, each: impl FnMut(&Channel)) {
+        let is_there = |channel: &&Channel| channel.peer.ip() == ip;
+        if self.by_number.len() <= SCAN_MAX {
+            return self.by_number.iter().filter(is_there).for_each(each);
+        }
+        let first = self
+            .by_peer
+            .partition_point(|&index| self.peer_at(index).ip() < ip);
+        let sorted = self.by_peer[first..].iter();
+        let them = sorted.map(|&index| &self.by_number[usize::from(index)]);
+        them.take_while(is_there).for_each(each);
     }
 
     /// Returns all channels, even those that have expired.

@@ -47,8 +47,10 @@ impl Permissions {
         self.0.len()
     }
 
-    pub(crate) fn install(&mut self, peer: IpAddr, expires: Time) {
-        match self.find(peer) {
+    /// Installs a permission, or gives it another lifetime. Returns whether it is new.
+    pub(crate) fn install(&mut self, peer: IpAddr, expires: Time) -> bool {
+        let found = self.find(peer);
+        match found {
             Ok(index) => self.0[index].expires = expires,
             Err(index) => {
                 if self.0.is_empty() {
@@ -57,6 +59,7 @@ impl Permissions {
                 self.0.insert(index, Permission { peer, expires });
             }
         }
+        found.is_err()
     }
 
     pub(crate) fn nearest_deadline(&self) -> Option<Time> {

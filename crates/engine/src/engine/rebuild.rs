@@ -275,6 +275,7 @@ impl<R: Random> Engine<R> {
                 allocation,
                 peer,
                 expires,
+                ..
             } => {
                 if let Some(record) = records.get_mut(&allocation) {
                     record.permissions.insert(peer, expires);

@@ -1,9 +1,12 @@
 //! The routes of relayed data: a channel message to its peer, a peer's datagram to its client; and which of them stay the same for a while, so that
 //! they may be taken without asking each time.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use crate::allocation::Entry;
+use turnbuckle_wire::ChannelNumber;
+
+use crate::allocation::channels::Channel;
+use crate::allocation::{Allocation, Entry};
 use crate::bandwidth::{Direction, Shaper, share};
 use crate::change::Unasked;
 use crate::command::{ClientRoute, Flow, Framing, PeerRoute};
@@ -215,10 +218,37 @@ impl<R: Random> Engine<R> {
     ///
     /// These are channels of clients that send plain UDP datagrams by themselves, to peers of the client's own address family that are not relayed
     /// transport addresses of this server. The allocation is not one that can move, and if it has a rate, its buckets can be charged by others.
-    pub fn flows(&self, now: Time, id: AllocationId, mut each: impl FnMut(Flow)) {
+    pub fn flows(&self, now: Time, id: AllocationId, each: impl FnMut(Flow)) {
         let Some(allocation) = self.allocations.live(id) else {
             return;
         };
+        let channels = allocation.channels.iter();
+        let flows = channels.filter_map(|channel| self.flow_of(now, id, allocation, channel));
+        flows.for_each(each);
+    }
+
+    /// Returns the flow of one channel, as [`Self::flows`] shows it.
+    pub fn flow(&self, now: Time, id: AllocationId, number: ChannelNumber) -> Option<Flow> {
+        let allocation = self.allocations.live(id)?;
+        let channel = allocation.channels.of_number(number.get())?;
+        self.flow_of(now, id, allocation, channel)
+    }
+
+    /// Shows the channels of an allocation whose peers have this address.
+    pub fn channels_of(&self, id: AllocationId, ip: IpAddr, mut each: impl FnMut(ChannelNumber)) {
+        if let Some(allocation) = self.allocations.live(id) {
+            let channels = &allocation.channels;
+            channels.of_ip(ip, |channel| each(channel.number));
+        }
+    }
+
+    fn flow_of(
+        &self,
+        now: Time,
+        id: AllocationId,
+        allocation: &Allocation,
+        channel: &Channel,
+    ) -> Option<Flow> {
         let client = &allocation.client;
         // guard: offload-proxied
         let is_direct = client.connection == Connection::default();
@@ -227,43 +257,36 @@ impl<R: Random> Engine<R> {
             && allocation.protocol() == RelayProtocol::Udp
             && allocation.mobility.is_none();
         if !is_plain {
-            return;
+            return None;
         }
         let meter = allocation.account.shaper().map(Shaper::meter);
         if meter == Some(None) {
-            return; // Only this engine can charge its buckets.
+            return None; // Only this engine can charge its buckets.
         }
         let policies = &self.rules.policies;
         let user = allocation.account.user();
         let family = Family::of(&client.remote);
-        for channel in allocation.channels.iter() {
-            let peer = channel.peer;
-            // A relayed transport address is checked for each datagram, because another allocation may give it up at any time.
-            if peer.is_relayed() || Family::of(&peer.peer().address()) != family {
-                continue;
-            }
-            if policies.usual.admit(peer.address()) != peer.peer() {
-                continue; // It answers from another address than it is reached at.
-            }
-            let relay = allocation.live_relay(family, now);
-            let permission = allocation.permissions.expires(peer.ip());
-            let (Some(relay), Some(permission)) = (relay, permission) else {
-                continue;
-            };
-            let expires = channel.expires.min(permission).min(relay.expires);
-            let is_forbidden = policies.forbids_by_now(id, user, peer.peer());
-            if now < expires && !is_forbidden {
-                each(Flow {
-                    channel: channel.number,
-                    client: client.remote,
-                    listener: self.rules.listeners.address(client.listener),
-                    relay: relay.lease.local(),
-                    peer,
-                    expires,
-                    meter: meter.flatten(),
-                });
-            }
+        let peer = channel.peer;
+        // A relayed transport address is checked for each datagram, because another allocation may give it up at any time.
+        if peer.is_relayed() || Family::of(&peer.peer().address()) != family {
+            return None;
         }
+        if policies.usual.admit(peer.address()) != peer.peer() {
+            return None; // It answers from another address than it is reached at.
+        }
+        let relay = allocation.live_relay(family, now)?;
+        let permission = allocation.permissions.expires(peer.ip())?;
+        let expires = channel.expires.min(permission).min(relay.expires);
+        let is_forbidden = policies.forbids_by_now(id, user, peer.peer());
+        (now < expires && !is_forbidden).then(|| Flow {
+            channel: channel.number,
+            client: client.remote,
+            listener: self.rules.listeners.address(client.listener),
+            relay: relay.lease.local(),
+            peer,
+            expires,
+            meter: meter.flatten(),
+        })
     }
 
     /// Counts traffic of an allocation that was relayed, or dropped beyond its rate, without asking.

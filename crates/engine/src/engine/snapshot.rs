@@ -53,6 +53,7 @@ pub(super) fn show(
             allocation: id,
             peer,
             expires,
+            is_new: true,
         });
     }
     for channel in allocation.channels.iter() {

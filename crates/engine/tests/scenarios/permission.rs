@@ -255,6 +255,24 @@ fn several_addresses_are_permitted_at_once() {
     assert_eq!(installed, 3);
 }
 
+#[test]
+fn a_permission_is_new_once() {
+    let mut server = Server::start();
+    let mut client = server.client(CLIENT);
+    server.allocate(&mut client);
+    let mut is_new = |number| {
+        server.bind(&mut client, number, PEER).success();
+        let changes = server.take_changes();
+        let mut installed = changes.iter().filter_map(|change| match change {
+            Change::PermissionInstalled { is_new, .. } => Some(*is_new),
+            _ => None,
+        });
+        installed.next().expect("a permission")
+    };
+    assert!(is_new(0x4000));
+    assert!(!is_new(0x4000));
+}
+
 //= TURN-062
 //= V-45
 #[test]

@@ -82,6 +82,7 @@ pub(super) fn encode(change: &Change, bytes: &mut Vec<u8>) -> bool {
             allocation,
             peer,
             expires,
+            ..
         } => {
             out.head(PERMISSION_INSTALLED, *allocation);
             out.ip(*peer);
@@ -163,6 +164,7 @@ pub(super) fn decode(record: &[u8]) -> Result<Change, NotAChange> {
             allocation,
             peer: input.ip()?,
             expires: input.time()?,
+            is_new: true,
         },
         REAUTHORIZED => Change::Reauthorized {
             allocation,

@@ -229,6 +229,7 @@ fn change() -> impl Strategy<Value = Change> {
                 allocation,
                 peer,
                 expires,
+                is_new: true,
             }
         }),
         (allocation(), user())
@@ -326,6 +327,7 @@ fn a_journal_without_one_of_its_records_is_refused() {
         allocation: AllocationId::from_u64(7),
         peer: IpAddr::from([192, 0, 2, 1]),
         expires: Time::from_secs(seconds),
+        is_new: true,
     };
     let ends: Vec<_> = (1..=3)
         .map(|count| written(&(0..count).map(installed).collect::<Vec<_>>()).len())

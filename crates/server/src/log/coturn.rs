@@ -125,6 +125,7 @@ impl Sessions {
                 allocation,
                 peer,
                 expires,
+                ..
             } => {
                 let lifetime = expires.since(now).as_secs();
                 self.permission(allocation.to_u64(), *peer, Some(lifetime))

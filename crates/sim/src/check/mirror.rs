@@ -251,6 +251,7 @@ impl Mirror {
                 allocation,
                 peer,
                 expires,
+                ..
             } => {
                 let copy = self.copy(shard, *allocation, change)?;
                 copy.permissions.insert(*peer, expires.as_nanos());

@@ -274,6 +274,7 @@ fn calls_that_are_taken_over_go_on_at_an_address_that_is_not_in_the_configuratio
             allocation: AllocationId::from_u64(7),
             peer: ip,
             expires: Time::from_secs(1 << 32),
+            is_new: true,
         };
         let socket = |_| relay.try_clone().unwrap().into();
         let takeover = of_first_shard(vec![created, permission], socket);
