@@ -4,6 +4,8 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process;
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -39,6 +41,16 @@ const BEING_MADE: Duration = Duration::from_secs(1);
 
 /// How long a relay may take to end its last turn.
 const SEALING_MAX: Duration = Duration::from_secs(10);
+
+/// The pause before a process that could not be made is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The code that a relay ends with that cannot have its threads, before it has taken anything over. No other end of a relay has it without saying so
+/// in [`Word::Ended`].
+const NO_THREADS: u8 = 75;
+
+/// Threads of a relay beside its shards that it cannot do without.
+const OTHER_THREADS: usize = 8;
 
 /// Time between two looks at whether a relay serves by now.
 const MOMENT: Timespec = Timespec {
@@ -78,13 +90,19 @@ pub fn survive(
     loop {
         if keeping.relay == RelayProcess::None {
             // Before the relay takes over what is open: then nobody else opens anything.
-            keeping.have_spare()?;
+            keeping.see_to_spare();
             if keeping.relay != RelayProcess::None {
                 continue; // this is the spare of before, and there is a relay
             }
             keeping.prepare();
-            match keeping.keeper.clone_process()? {
-                Side::Child(inherited) => {
+            match keeping.clone_relay()? {
+                None => return Ok(0), // it was to end meanwhile
+                Some(Side::Child(inherited)) => {
+                    let shards = usize::from(config.datapath.shards.get());
+                    if let Err(error) = try_threads(shards + OTHER_THREADS) {
+                        say(&format!("the relay cannot have its threads: {error}"));
+                        process::exit(NO_THREADS.into());
+                    }
                     let handed = keeping.upgrades.handed.take();
                     let survival = Survival {
                         kept: keeping.kept,
@@ -96,7 +114,7 @@ pub fn survive(
                     };
                     be_relay(survival, relay)
                 }
-                Side::Parent(pid) => {
+                Some(Side::Parent(pid)) => {
                     keeping.relay = RelayProcess::Child(pid);
                     keeping.lines.clear();
                 }
@@ -125,6 +143,8 @@ pub(super) struct Keeping<'a> {
     pub(super) config: &'a Config,
     pub(super) relay: RelayProcess,
     pub(super) spare: Option<Pid>,
+    /// When a spare could not be made the last time, while there is none.
+    spare_failed: Option<Instant>,
     crashes: Crashes,
     /// What the next relay says for this process, which has no log and waits for no reader of its output.
     pub(super) lines: Vec<String>,
@@ -170,6 +190,7 @@ impl<'a> Keeping<'a> {
             config,
             relay: RelayProcess::None,
             spare: None,
+            spare_failed: None,
             crashes: Crashes::default(),
             lines: Vec::new(),
             has_pid_file_due: false,
@@ -178,27 +199,70 @@ impl<'a> Keeping<'a> {
             was_asked: false,
             sealing_since: None,
         };
-        keeping.have_spare()?;
+        // Where no process can be made at all that is known before there are calls.
+        keeping.make_spare()?;
         Ok(keeping)
     }
 
-    /// Makes a spare, if there is none. It returns in the spare too: once the keeper has ended, and with a spare of its own.
-    fn have_spare(&mut self) -> io::Result<()> {
-        while self.spare.is_none() {
-            match self.keeper.clone_process()? {
-                Side::Parent(pid) => self.spare = Some(pid),
-                Side::Child(_) => {
-                    await_end(&self.kept.keeper);
-                    if let Err(error) = self.take_over() {
+    /// Makes a spare. It returns in the spare too: once the keeper has ended, and with a spare of its own if it could be made.
+    fn make_spare(&mut self) -> io::Result<()> {
+        match self.keeper.clone_process()? {
+            Side::Parent(pid) => {
+                self.spare = Some(pid);
+                self.spare_failed = None;
+            }
+            Side::Child(_) => {
+                await_end(&self.kept.keeper);
+                let mut has_said = false;
+                while let Err(error) = self.take_over() {
+                    if !mem::replace(&mut has_said, true) {
                         say(&format!(
-                            "error: the keeper has ended, and cannot be replaced: {error}"
+                            "error: the keeper has ended, and cannot be replaced yet: {error}; it is tried again"
                         ));
-                        process::exit(1);
                     }
+                    thread::sleep(PAUSE);
                 }
+                self.spare = None;
+                self.spare_failed = None;
+                self.see_to_spare();
             }
         }
         Ok(())
+    }
+
+    /// Makes the process of a relay. What the relay before has left stays open meanwhile, so where there can be no process now it is tried again, as
+    /// long as nobody wants the server to end. Returns `None` if somebody does.
+    fn clone_relay(&mut self) -> io::Result<Option<Side>> {
+        let mut has_said = false;
+        loop {
+            let error = match self.keeper.clone_process() {
+                Ok(side) => return Ok(Some(side)),
+                Err(error) => error,
+            };
+            if !mem::replace(&mut has_said, true) {
+                say(&format!(
+                    "error: there can be no process for the relay now: {error}; calls wait, and it is tried \
+                     again each second"
+                ));
+            }
+            self.was_asked = false;
+            self.await_signal(PAUSE);
+            self.pass_signals_on()?;
+            if self.was_asked {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for a signal, not longer than this.
+    fn await_signal(&self, pause: Duration) {
+        let mut signals = [PollFd::new(&self.kept.signals, PollFlags::IN)];
+        let pause = Timespec {
+            tv_sec: pause.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        // It ends early at a signal, which is seen next.
+        let _ = poll(&mut signals, Some(&pause));
     }
 
     /// Makes this process the keeper, because the one that made it has ended.
@@ -211,7 +275,7 @@ impl<'a> Keeping<'a> {
             && self.kept.get(Word::Relay) == 0
             && begun.elapsed() < BEING_MADE
         {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         let relay = i32::try_from(self.kept.get(Word::Relay)).ok();
         let relay = relay.filter(|&number| number > 0).and_then(Pid::from_raw);
@@ -255,7 +319,7 @@ impl<'a> Keeping<'a> {
             if let Some(end) = self.end_of_relay()? {
                 break end;
             }
-            self.see_to_spare()?;
+            self.see_to_spare();
         };
         self.relay = RelayProcess::None;
         self.upgrades.plan = Plan::None;
@@ -266,6 +330,12 @@ impl<'a> Keeping<'a> {
             return Ok(Some(code.unwrap_or(1).max(1)));
         }
         let own = self.kept.get(Word::Ended).checked_sub(1);
+        let had_predecessor = self.kept.get(Word::Listing) > 0;
+        if own.is_none() && code == Some(NO_THREADS) && had_predecessor && !self.was_asked {
+            // Nothing of what the one before has left is touched.
+            self.await_signal(PAUSE);
+            return Ok(None);
+        }
         if let Some(code) = own.map(|code| u8::try_from(code).unwrap_or(1)).or(code) {
             return Ok(Some(code));
         }
@@ -284,7 +354,7 @@ impl<'a> Keeping<'a> {
         let said = format!("{how}; the next one takes over its calls");
         // guard: V-63-unread
         self.lines.push(said);
-        std::thread::sleep(pause);
+        thread::sleep(pause);
         Ok(None)
     }
 
@@ -299,6 +369,7 @@ impl<'a> Keeping<'a> {
         let mut any = [signals, relay, main, self.kept.bell.as_fd()]
             .map(|awaited| PollFd::from_borrowed_fd(awaited, PollFlags::IN));
         let is_soon = self.has_pid_file_due
+            || self.spare_failed.is_some()
             || self.sealing_since.is_some()
             || matches!(self.upgrades.plan, Plan::Trying(_));
         let moment = is_soon.then_some(MOMENT);
@@ -380,15 +451,25 @@ impl<'a> Keeping<'a> {
         })
     }
 
-    /// Makes another spare if the present one has ended.
-    fn see_to_spare(&mut self) -> io::Result<()> {
+    /// Makes a spare if there is none: the one before has ended, or could not be made a while ago. Without one the relay goes on.
+    fn see_to_spare(&mut self) {
         if let Some(spare) = self.spare
-            && waitpid(Some(spare), WaitOptions::NOHANG)?.is_some()
+            && !matches!(waitpid(Some(spare), WaitOptions::NOHANG), Ok(None))
         {
             self.spare = None;
-            self.have_spare()?;
         }
-        Ok(())
+        let is_late = self.spare_failed.is_none_or(|at| at.elapsed() >= PAUSE);
+        if self.spare.is_some() || !is_late {
+            return;
+        }
+        if let Err(error) = self.make_spare()
+            && self.spare_failed.replace(Instant::now()).is_none()
+        {
+            say(&format!(
+                "warning: there can be no process now that takes over if this one ends: {error}; it is tried \
+                 again each second"
+            ));
+        }
     }
 
     /// Writes this process's number into the file that has another one. A relay that does not serve yet reads the table's list of descriptors.
@@ -427,6 +508,19 @@ fn other_main(kept: &Kept) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// Finds out whether this process may have so many threads.
+fn try_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    let closed = gate.lock();
+    let wait = || drop(gate.lock());
+    thread::scope(|scope| {
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, wait);
+        let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
+        drop(closed);
+        threads.map(drop)
+    })
+}
+
 /// Makes this process the relay, and returns what the one before it had open. Without that it ends.
 fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> Takeover {
     // First of all: what the relay before had open is in hand then, or closed.
@@ -443,8 +537,8 @@ fn claim(kept: &'static Kept, handed: Option<&Handed>, inherited: Inherited) -> 
 /// Runs the relay on a thread of its own, and ends the process.
 fn be_relay(survival: Survival, relay: impl FnOnce(Option<Survival>) -> u8 + Send) -> ! {
     let kept = survival.kept;
-    let code = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("main".into());
+    let code = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("main".into());
         thread
             .spawn_scoped(scope, || relay(Some(survival)))
             .map(|thread| thread.join())

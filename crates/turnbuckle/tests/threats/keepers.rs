@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
@@ -70,6 +70,74 @@ fn automatic(site: Site, command: &[&str]) -> Server {
     let relay_ip = format!("--relay-ip={}", site.ip(1));
     let options = [&relay_ip, "--allow-loopback-peers", "--survive=auto"];
     Server::start_by(command, site.server(), &options, &[])
+}
+
+#[test]
+fn where_no_process_can_be_made_for_a_while_calls_wait_and_go_on() {
+    if !geteuid().is_root() {
+        return not_run("a user of its own takes root");
+    }
+    let site = Site::new();
+    // The limit is on the processes and threads of a user, and is not root's.
+    let user = 1_000_000_000 + std::process::id();
+    let become_it = [
+        "setpriv".to_owned(),
+        format!("--reuid={user}"),
+        format!("--regid={user}"),
+        "--clear-groups".to_owned(),
+    ];
+    let as_user = become_it.each_ref().map(String::as_str);
+    let server = automatic(site, &as_user);
+    let mut processes = Processes::of(&server);
+    let mut calls = [Call::new(site, &server)];
+    let spares = |processes: &Processes| {
+        let mut spares = children(processes.keeper);
+        spares.retain(|&child| child != processes.relay);
+        spares
+    };
+    limit(&as_user, processes.keeper, Some(1));
+    let first = spares(&processes)[0];
+    send(first, Signal::SIGKILL);
+    await_end(first);
+    await_passed(&mut calls);
+    limit(&as_user, processes.keeper, None);
+    let deadline = Instant::now() + TIMEOUT;
+    while spares(&processes).is_empty() {
+        assert!(Instant::now() < deadline, "there is no spare");
+        tick(&mut calls);
+    }
+    // First there can be no process, then none with threads. Each is tried for longer than the pause between two attempts.
+    for most in [1, 4] {
+        limit(&as_user, processes.keeper, Some(most));
+        if most == 1 {
+            send(processes.relay, Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(2500));
+    }
+    limit(&as_user, processes.keeper, None);
+    processes.await_relay(&server, &mut || tick(&mut calls));
+    await_passed(&mut calls);
+    calls[0].client.refresh(600).expect(200);
+    server.stop_kept(processes.keeper);
+}
+
+/// Bounds how many processes and threads there may be of the user of a process when it makes another one; as many as there could be without a number.
+/// The user's own program does it, because root may lack the right to.
+fn limit(as_user: &[&str], process: i32, most: Option<u32>) {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).expect("it is there");
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max processes"));
+    let hard = line.and_then(|line| line.split_whitespace().nth(3));
+    let most = most.map(|most| most.to_string());
+    let soft = most.as_deref().or(hard).expect("a limit");
+    let set = Command::new(as_user[0])
+        .args(&as_user[1..])
+        .arg("prlimit")
+        .arg(format!("--pid={process}"))
+        .arg(format!("--nproc={soft}:"))
+        .status();
+    assert!(set.expect("it runs").success());
 }
 
 #[test]
