@@ -3,15 +3,20 @@
 //! The table belongs to all of them (`CLONE_FILES`): a descriptor that one opens or closes is open or closed for all, under the same number. When one
 //! of them ends, even by SIGKILL, its descriptors stay open in the others, with all that waits in them.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::ptr::null_mut;
 
-use rustix::process::Pid;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::sockopt::last_errno;
 
@@ -160,6 +165,114 @@ pub fn hand_on(command: &mut Command, descriptors: Vec<RawFd>) {
     // SAFETY: between fork and exec the closure makes system calls alone, which `fcntl` may be there (signal-safety(7)), and allocates nothing. The
     // descriptors are those of the copy of the table that `fork` has made.
     unsafe { command.pre_exec(hand_on) };
+}
+
+/// Returns another descriptor of what this number names, with the rights that it was opened with: not more, as another opening of its path in `/proc`
+/// might have.
+///
+/// # Errors
+/// What `fcntl` returns; `EBADF` for a number that is not open.
+#[expect(unsafe_code, reason = "a descriptor that no value owns")]
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call reads no memory. What the number names stays open.
+    let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) };
+    match duplicate {
+        -1 => Err(last_errno().into()),
+        // SAFETY: the descriptor is new, so no other value owns it.
+        number => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
+    }
+}
+
+/// What a file is, whatever its name comes to mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+    len: u64,
+    /// A change of the contents or of the owner is one of this time, which only the kernel sets.
+    changed: (i64, i64),
+}
+
+impl FileIdentity {
+    /// Returns that of a file.
+    pub fn of(file: &fs::Metadata) -> Self {
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+            len: file.size(),
+            changed: (file.ctime(), file.ctime_nsec()),
+        }
+    }
+}
+
+/// Has `command` start this file, whatever its program is, and nothing else. The new process opens it by its path, looks at what it is, and keeps it under
+/// the number of `place`, all in a table of descriptors of its own: what another process puts there is not started.
+///
+/// # Errors
+/// The path has a zero byte. The command fails to start if what the path names is another file by then.
+#[expect(unsafe_code, reason = "what runs between fork and exec")]
+pub fn start_only(
+    command: &mut Command,
+    path: &Path,
+    file: FileIdentity,
+    place: RawFd,
+) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let open = move || {
+        let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let found = rustix::fs::fstat(&opened)?;
+        let found = FileIdentity {
+            device: found.st_dev,
+            inode: found.st_ino,
+            len: found.st_size.unsigned_abs(),
+            changed: (found.st_ctime, found.st_ctime_nsec.cast_signed()),
+        };
+        if found != file {
+            return Err(Errno::STALE.into());
+        }
+        // SAFETY: the call changes the new process's own table. What `place` names there is a copy that nothing in it owns.
+        match unsafe { libc::dup2(opened.as_raw_fd(), place) } {
+            -1 => Err(last_errno().into()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes system calls alone and allocates nothing: the path is made, and errors are numbers.
+    unsafe { command.pre_exec(open) };
+    Ok(())
+}
+
+/// Has another process do something, which has a copy of this one's memory and of its table of descriptors, and waits for its end. What it opens no other
+/// process can reach.
+///
+/// To be called by a process of one thread.
+///
+/// # Errors
+/// There can be no such process; or it has failed, with the number of its error.
+#[expect(unsafe_code, reason = "fork and _exit")]
+pub fn apart(action: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
+    // SAFETY: the caller has one thread, so no lock is held by a thread that the copy lacks. The copy ends by `_exit`, which runs nothing that the
+    // caller has registered for its own end.
+    let number = unsafe { libc::fork() };
+    if number == 0 {
+        let code = action().err().map_or(0, Errno::raw_os_error);
+        // SAFETY: the call ends the process.
+        unsafe { libc::_exit(code) };
+    }
+    let Some(process) = Pid::from_raw(number).filter(|_| number > 0) else {
+        return Err(last_errno().into());
+    };
+    let status = loop {
+        match waitpid(Some(process), WaitOptions::empty()) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(status) => break status,
+        }
+    };
+    match status.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+        None => Err(io::Error::other("it was ended by a signal")),
+    }
 }
 
 /// Makes a descriptor that stays open name what another one names, for every process of the table (`dup3(2)`).

@@ -6,6 +6,7 @@ use std::fs::File;
 
 use serde_json::json;
 use turnbuckle_engine::{Change, RelayProtocol, Transport};
+use turnbuckle_sys::keeper::duplicate;
 
 use super::handed::Handed;
 use crate::config::{Config, Survive};
@@ -48,7 +49,7 @@ fn look(descriptor: &str, config: &Config) -> Result<Count, String> {
     if config.tls.is_spoken() {
         Certificates::load(&config.tls)?;
     }
-    let before = handed.before(|number| File::open(process::path_of_descriptor(number)));
+    let before = handed.before(|number| Ok(File::from(duplicate(number)?)));
     let before = before.map_err(|error| error.to_string())?;
     let mut count = Count::default();
     for (index, journal) in before.journals.iter().enumerate() {

@@ -5,9 +5,10 @@
 //! it is taken. It is taken, or withdrawn, by one exchange of one word.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -16,6 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
+use turnbuckle_sys::keeper::duplicate;
 use turnbuckle_sys::mapped::Mapped;
 
 use super::kept::{JOURNALS, Kept, Word};
@@ -23,13 +25,15 @@ use super::listing::{self, Listed};
 use crate::config::Secret;
 use crate::control::keys::KeyRing;
 use crate::journal::Segments;
-use crate::process::path_of_descriptor as path;
 
 /// Number of the layout of this list and of the list of listening sockets. It is another one when either changes. Journals have a number of their own.
 pub(super) const LAYOUT: u64 = 2;
 
 /// The variable of the environment that holds the number of the descriptor.
 pub(super) const VARIABLE: &str = "TURNBUCKLE_HANDED";
+
+/// Bytes of the list at most.
+const LIST_LEN_MAX: usize = 1 << 20;
 
 /// Bits of the word that hold how it stands; the others are the number of the upgrade.
 const STATE_BITS: u32 = 2;
@@ -217,7 +221,7 @@ impl Handed {
             format!("what the program before hands over cannot be read: {error}")
         };
         let number: RawFd = number.parse().map_err(|error| unreadable(&error))?;
-        let text = fs::read(path(number)).map_err(|error| unreadable(&error))?;
+        let text = contents(number).map_err(|error| unreadable(&error))?;
         let list: Value = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
         let version = list["version"].as_str().unwrap_or("?").to_owned();
         // guard: V-63-handed-layout
@@ -235,10 +239,7 @@ impl Handed {
         let number = |value: &Value| value.as_u64().ok_or_else(missing);
         let place = |value: &Value| usize::try_from(number(value)?).map_err(|_| missing());
         let descriptor = |value: &Value| RawFd::try_from(number(value)?).map_err(|_| missing());
-        let header = File::options()
-            .read(true)
-            .write(true)
-            .open(path(descriptor(&list["words"])?))?;
+        let header = duplicate(descriptor(&list["words"])?)?;
         let words = Arc::new(Mapped::new(&header, place(&list["words_count"])?)?);
         let journals = list["journals"].as_array().ok_or_else(missing)?;
         let journals: Vec<_> = journals
@@ -316,6 +317,21 @@ impl Handed {
     }
 }
 
+/// Returns what stands in the file of a descriptor. A relay could have put another one there, so it is read with the rights that it was opened with.
+fn contents(number: RawFd) -> io::Result<Vec<u8>> {
+    let file = File::from(duplicate(number)?);
+    let mut text = vec![0; LIST_LEN_MAX];
+    let mut len = 0;
+    loop {
+        match file.read_at(&mut text[len..], len as u64)? {
+            0 => break,
+            more => len += more,
+        }
+    }
+    text.truncate(len);
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use nix::sys::signal::SigSet;
@@ -344,8 +360,18 @@ mod tests {
         kept.set(Word::PeerRows, 2);
         let draining = read(&write(kept, 8, Some(&kept.keys)).unwrap()).unwrap();
         assert_eq!((draining.is_draining, draining.peer_rows), (true, 2));
-        let text = fs::read_to_string(path(list.as_raw_fd())).unwrap();
-        let list: Value = serde_json::from_str(&text).unwrap();
+        let text = contents(list.as_raw_fd()).unwrap();
+        let list: Value = serde_json::from_slice(&text).unwrap();
+        // A relay names a file that it may read: whoever takes over writes nothing into it, whatever more it may.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("of-another");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let readable = File::open(&path).unwrap();
+        let mut other = list.clone();
+        other["words"] = readable.as_raw_fd().into();
+        let mut file = File::from(memfd_create("handed", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(other.to_string().as_bytes()).unwrap();
+        assert!(read(&file).is_err());
         for layout in [
             json!(LAYOUT - 1),
             json!(LAYOUT + 1),

@@ -1,5 +1,6 @@
 //! The loop of the keeper, and the wait of the spare.
 
+use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
 use rustix::time::Timespec;
-use turnbuckle_sys::keeper::{Inherited, Keeper, Side, beside_standard};
+use turnbuckle_sys::keeper::{Inherited, Keeper, Side, apart, beside_standard};
 
 use super::adopts::fits;
 use super::crashes::Crashes;
@@ -25,7 +28,7 @@ use super::{Survival, Takeover};
 use crate::config::{Config, Survive};
 use crate::control::keys::KeyRing;
 use crate::control::limits::raise_descriptor_limit;
-use crate::process::{say_at_once, write_pid_file};
+use crate::process::{owner, say_at_once, write_pid_file};
 
 /// Signals that the keeper passes on to the relay.
 const PASSED_ON: [Signal; 5] = [
@@ -423,12 +426,29 @@ impl<'a> Keeping<'a> {
     }
 
     fn pass_on(&self, signal: Signal) {
-        let (RelayProcess::Child(relay) | RelayProcess::Foreign(relay)) = self.relay else {
+        let signal = signal as i32;
+        let Some(signal) = rustix::process::Signal::from_named_raw(signal) else {
             return;
         };
-        let signal = rustix::process::Signal::from_named_raw(signal as i32);
-        // It may have ended meanwhile, which is seen next.
-        let _ = signal.map(|signal| kill_process(relay, signal));
+        match self.relay {
+            RelayProcess::None => {}
+            RelayProcess::Child(relay) => {
+                // It may have ended meanwhile, which is seen next.
+                let _ = kill_process(relay, signal);
+            }
+            RelayProcess::Foreign(relay) => {
+                let process = &self.config.process;
+                let user = || owner(process).map(|(user, _)| user);
+                if let Err(error) = apart(|| signal_one_of(user(), relay, signal))
+                    && error.raw_os_error() != Some(Errno::SRCH.raw_os_error())
+                {
+                    say(&format!(
+                        "error: the relay, process {}, cannot be signalled: {error}",
+                        relay.as_raw_nonzero()
+                    ));
+                }
+            }
+        }
     }
 
     /// Returns the signal that has ended the relay or its exit code, as far as they are known, if it has ended.
@@ -497,6 +517,31 @@ impl Drop for Keeping<'_> {
     }
 }
 
+/// Signals a process, if it is one of a user. Its number is from memory that the relay writes too, which is not to choose whom a process with more rights
+/// signals. To be called where the relay cannot have another descriptor be where the process's is.
+fn signal_one_of(
+    user: Option<u32>,
+    number: Pid,
+    signal: rustix::process::Signal,
+) -> Result<(), Errno> {
+    let process = pidfd_open(number, PidfdFlags::empty())?;
+    // What has this number now is what was opened, or that has ended, and the signal is nobody's.
+    let is_other = user.is_some_and(|user| !is_of(user, number));
+    // guard: V-63-relay-signalled
+    if is_other {
+        return Err(Errno::PERM);
+    }
+    pidfd_send_signal(&process, signal)
+}
+
+/// Returns whether a process is one of this user and of no other one (proc_pid_status(5)).
+fn is_of(user: u32, process: Pid) -> bool {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = fs::read_to_string(path).unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    users.is_some_and(|users| users.split_whitespace().all(|it| it.parse() == Ok(user)))
+}
+
 /// Returns what names the process that was started, unless that is this one.
 fn other_main(kept: &Kept) -> io::Result<Option<OwnedFd>> {
     let main = i32::try_from(kept.main.process()).ok();
@@ -558,4 +603,28 @@ fn be_relay(survival: Survival, relay: impl FnOnce(Option<Survival>) -> u8 + Sen
 /// Says something on standard error, if nobody has to be waited for.
 pub(super) fn say(line: &str) {
     say_at_once(&format!("survive: {line}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_of_another_user_than_the_relays_is_not_signalled() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let own = rustix::process::geteuid().as_raw();
+        let mut signal = |user| {
+            let kill = rustix::process::Signal::KILL;
+            (
+                signal_one_of(Some(user), number.unwrap(), kill),
+                child.try_wait().unwrap().is_some(),
+            )
+        };
+        assert_eq!(signal(own + 1), (Err(Errno::PERM), false));
+        assert_eq!(signal(own).0, Ok(()));
+        child.wait().unwrap();
+    }
 }

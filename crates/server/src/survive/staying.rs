@@ -2,9 +2,9 @@
 //!
 //! Then it is no keeper any more. It passes signals on to the one that is, waits until nobody is left, and ends with that one's exit code.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, RawFd};
+use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -13,10 +13,11 @@ use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{
+    Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, pidfd_send_signal, wait,
+};
+use turnbuckle_sys::keeper::duplicate;
 use turnbuckle_sys::mapped::Mapped;
-
-use crate::process::path_of_descriptor as path;
 
 /// Exit code of a process that was ended by a signal, as shells count.
 pub(super) const SIGNALLED: u8 = 128;
@@ -25,6 +26,9 @@ pub(super) const SIGNALLED: u8 = 128;
 const STARTED: usize = 0;
 const KEEPER: usize = 1;
 const COUNT: usize = 2;
+
+/// Processes between the one that was started and a keeper, at most.
+const GENERATIONS_MAX: usize = 16;
 
 /// A page that all programs of one server share, one after the other.
 pub(super) struct Main {
@@ -45,11 +49,7 @@ impl Main {
 
     /// Returns the page that another program has handed to this one.
     pub(super) fn of_other(descriptor: RawFd) -> io::Result<Self> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(path(descriptor))?;
-        Self::of(file)
+        Self::of(duplicate(descriptor)?.into())
     }
 
     fn of(file: File) -> io::Result<Self> {
@@ -132,13 +132,37 @@ impl Main {
                 return;
             }
             sent_to = Some(keeper);
-            let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
-            if let (Some(keeper), Some(signal)) = (keeper, signal) {
+            if let (Some(keeper), Some(signal)) = (descendant(keeper), signal) {
                 // It may have ended meanwhile, which is seen next.
-                let _ = kill_process(keeper, signal);
+                let _ = pidfd_send_signal(&keeper, signal);
             }
         }
     }
+}
+
+/// Returns the process of a number if it comes from this one. The number is from memory that a relay writes too, which may have fewer rights: it is not to
+/// choose whom this process signals. This process shares its descriptors with nobody once it has handed all over.
+fn descendant(number: u32) -> Option<OwnedFd> {
+    let own = getpid();
+    let number = i32::try_from(number).ok().and_then(Pid::from_raw)?;
+    let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
+    // What has this number now is what was opened, or that has ended, and a signal for it is nobody's.
+    let mut ancestor = number;
+    for _ in 0..GENERATIONS_MAX {
+        ancestor = parent(ancestor)?;
+        // guard: V-63-signalled
+        if ancestor == own {
+            return Some(process);
+        }
+    }
+    None
+}
+
+/// Returns the process that another one is a child of (proc_pid_stat(5)).
+fn parent(process: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    let (_, rest) = status.rsplit_once(')')?;
+    Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
 }
 
 /// Returns the number of this process as a word.
@@ -154,4 +178,23 @@ pub(super) fn code_of(status: WaitStatus) -> u8 {
         .exit_status()
         .map(|code| u8::try_from(code).unwrap_or(1));
     signal.or(code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn signals_go_to_no_process_that_does_not_come_from_this_one() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(descendant(child.id()).is_some());
+        let parent = parent(getpid()).unwrap().as_raw_nonzero().get();
+        for other in [1, parent.unsigned_abs()] {
+            assert!(descendant(other).is_none(), "{other}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

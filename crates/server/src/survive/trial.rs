@@ -2,9 +2,10 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, PipeReader, Read as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionbio;
 use serde_json::Value;
-use turnbuckle_sys::keeper::hand_on;
+use turnbuckle_sys::keeper::{FileIdentity, hand_on, start_only};
 
 use super::handed;
 use super::kept::Kept;
 use super::upgrade::{Tried, Upgrade};
 use crate::config::{Config, Persona};
-use crate::process::path_of_descriptor;
+use crate::process::{owner, path_of_descriptor};
 
 /// Name of the subcommand that a program is tried with. One that does not know it refuses its command line, and touches nothing.
 pub(super) const SUBCOMMAND: &str = "adopts";
@@ -32,10 +33,13 @@ const SAID_LEN_MAX: u64 = 64 << 10;
 /// Characters of what a program says that has refused, for the operator.
 const QUOTED_LEN_MAX: usize = 1000;
 
-/// A program of the operator's choice, open, so that what was tried is what is started.
+/// A program of the operator's choice. What was tried is what is started, or nothing is: its processes open it themselves, by its path, because the relay
+/// could put another file in the place of any descriptor of this process, which may have more rights.
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    pub(super) file: File,
+    file: FileIdentity,
+    /// A number that is free in the program's process.
+    place: OwnedFd,
 }
 
 /// A program that is being tried.
@@ -69,18 +73,61 @@ impl Program {
             );
         }
         let path = upgrade.program.clone().unwrap_or_else(|| usual.to_owned());
-        match File::open(&path) {
-            Ok(file) => Ok(Self { path, file }),
-            Err(error) => Err(format!("{}: {error}", path.display())),
+        let named = |error: io::Error| format!("{}: {error}", path.display());
+        if let Some(relay) = owner(process) {
+            is_out_of_reach(&path, relay).map_err(named)?;
         }
+        let file = fs::metadata(&path).map_err(named)?;
+        let place = File::open("/dev/null").map_err(named)?;
+        Ok(Self {
+            file: FileIdentity::of(&file),
+            place: place.into(),
+            path,
+        })
     }
 
     /// Returns a command that starts it under a name.
-    pub(super) fn command(&self, name: OsString) -> Command {
-        let mut command = Command::new(path_of_descriptor(self.file.as_raw_fd()));
+    ///
+    /// # Errors
+    ///
+    /// Its path is none.
+    pub(super) fn command(&self, name: OsString) -> io::Result<Command> {
+        let place = self.number();
+        let mut command = Command::new(path_of_descriptor(place));
         command.arg0(name);
-        command
+        start_only(&mut command, &self.path, self.file, place)?;
+        Ok(command)
     }
+
+    /// Returns the number that the program has in its process.
+    fn number(&self) -> RawFd {
+        self.place.as_raw_fd()
+    }
+}
+
+/// Checks that a user cannot change what a path names.
+fn is_out_of_reach(path: &Path, (user, group): (u32, u32)) -> io::Result<()> {
+    /// Bits of `st_mode`: who else may write, and that in a directory only a file's owner may take it away.
+    const GROUP_MAY: u32 = 0o020;
+    const OTHERS_MAY: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+
+    let path = fs::canonicalize(path)?;
+    for (depth, part) in path.ancestors().enumerate() {
+        let found = fs::metadata(part)?;
+        let is_shared = depth > 0 && found.mode() & STICKY != 0;
+        let may_write =
+            found.mode() & OTHERS_MAY != 0 || found.mode() & GROUP_MAY != 0 && found.gid() == group;
+        if found.uid() == user || may_write && !is_shared {
+            return Err(io::Error::other(format!(
+                "{} can be changed by the user that the relay runs as (proc-user, proc-group), who \
+                 must not choose what the keeper runs with more rights; make it root's and writable \
+                 by root alone",
+                part.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Trial {
@@ -100,7 +147,7 @@ impl Trial {
             let list = handed::write(kept, number, None)?;
             let (said, words) = io::pipe()?;
             ioctl_fionbio(&said, true)?;
-            let mut command = program.command(NAME.into());
+            let mut command = program.command(NAME.into())?;
             command.arg(SUBCOMMAND).arg(list.as_raw_fd().to_string());
             if config.persona == Persona::Turnserver {
                 command.arg("turnserver");
@@ -110,7 +157,7 @@ impl Trial {
             command.stdout(words.try_clone()?).stderr(words);
             let mut descriptors = handed::named(kept);
             // An interpreter opens a script by the descriptor's path.
-            descriptors.extend([list.as_raw_fd(), program.file.as_raw_fd()]);
+            descriptors.extend([list.as_raw_fd(), program.number()]);
             hand_on(&mut command, descriptors);
             Ok((command.spawn()?, said))
         };
@@ -186,5 +233,76 @@ impl Drop for Killed {
         // It has ended, or is to.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use turnbuckle_sys::keeper::replace;
+
+    use super::*;
+    use crate::configured::configured;
+
+    fn upgrade() -> Upgrade {
+        Upgrade {
+            program: None,
+            within: Duration::ZERO,
+            is_dry_run: false,
+        }
+    }
+
+    #[test]
+    fn a_file_that_a_relay_puts_in_the_place_of_the_program_is_not_run() {
+        let config = configured(&[]);
+        let program = Program::open(&upgrade(), Path::new("/bin/echo"), &config).unwrap();
+        // As a process does that shares the table.
+        let other = File::open("/bin/false").unwrap();
+        replace(program.place.as_fd(), other.as_fd()).unwrap();
+        let mut command = program.command("echo".into()).unwrap();
+        let ran = command.arg("the program").output().unwrap();
+        assert_eq!(ran.stdout, b"the program\n");
+    }
+
+    #[test]
+    fn a_program_that_is_another_file_by_now_is_not_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        fs::copy("/bin/true", &path).unwrap();
+        let program = Program::open(&upgrade(), &path, &configured(&[])).unwrap();
+        assert!(program.command("x".into()).unwrap().status().is_ok());
+        let next = directory.path().join("next");
+        fs::copy("/bin/false", &next).unwrap();
+        fs::rename(next, &path).unwrap();
+        let refused = program.command("x".into()).unwrap().status();
+        assert!(refused.is_err(), "{refused:?}");
+    }
+
+    #[test]
+    fn a_program_is_refused_that_the_user_of_the_relay_can_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        fs::copy("/bin/true", &path).unwrap();
+        let set_mode = |path: &Path, mode| {
+            let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(path, permissions).unwrap();
+        };
+        let own = (rustix::process::geteuid(), rustix::process::getegid());
+        let (own_user, own_group) = (own.0.as_raw(), own.1.as_raw());
+        let (user, group) = (own_user + 1, own_group + 1);
+        let check = |user, group| is_out_of_reach(&path, (user, group)).is_ok();
+        assert!(check(user, group));
+        assert!(!check(own_user, group), "its owner");
+        set_mode(&path, 0o775);
+        assert!(check(user, group));
+        assert!(!check(user, own_group), "its group");
+        set_mode(&path, 0o757);
+        assert!(!check(user, group), "anybody");
+        set_mode(&path, 0o755);
+        set_mode(directory.path(), 0o777);
+        assert!(!check(user, group), "its directory");
+        set_mode(directory.path(), 0o1777);
+        assert!(check(user, group));
     }
 }

@@ -194,7 +194,7 @@ impl Keeping<'_> {
         }
         let list = handed::write(self.kept, number, Some(&self.kept.keys))?;
         let mut words = env::args_os();
-        let mut command: Command = program.command(words.next().unwrap_or_default());
+        let mut command: Command = program.command(words.next().unwrap_or_default())?;
         command.args(words);
         command.env(handed::VARIABLE, list.as_raw_fd().to_string());
         // The service manager names the process that was started, and the next relays come from another one. The watchdog is still theirs to feed
