@@ -59,6 +59,8 @@ struct Places {
     /// What each place that was ever used is for.
     by_index: Vec<Option<Wanted>>,
     free: Vec<u16>,
+    /// What has come to be wanted since it was taken last.
+    new: Vec<Wanted>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +111,7 @@ impl Hops {
             hop: None,
         };
         places.by_wanted.insert(wanted, place);
+        places.new.push(wanted);
         drop(places);
         // It can only be full, and then somebody is going to read it.
         let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
@@ -133,15 +136,20 @@ impl Hops {
         }
     }
 
-    /// Returns what is readable when [`Self::wanted`] has grown.
+    /// Returns what is readable when there is something for [`Self::take_new`].
     pub fn news(&self) -> BorrowedFd<'_> {
         self.news.as_fd()
     }
 
-    /// Returns all pairs that are wanted, with what is known of them.
-    pub fn wanted(&self) -> Vec<(Wanted, Option<Hop>)> {
+    /// Takes the pairs that have come to be wanted since they were taken last.
+    pub fn take_new(&self) -> Vec<Wanted> {
         // Nothing is there to read if it was called without news.
         let _ = rustix::io::read(&self.news, &mut [0_u8; 8][..]);
+        std::mem::take(&mut self.places().new)
+    }
+
+    /// Returns all pairs that are wanted, with what is known of them.
+    pub fn wanted(&self) -> Vec<(Wanted, Option<Hop>)> {
         let places = self.places();
         let all = places.by_wanted.iter();
         all.map(|(&wanted, place)| (wanted, place.hop)).collect()

@@ -1,5 +1,6 @@
 //! What the kernel says about devices, routes and neighbours (rtnetlink(7)).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,6 +14,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv,
@@ -24,6 +26,8 @@ use turnbuckle_datapath::offload::{Attach, joins_datagrams};
 const GROUPS: u32 = 0x1 | 0x4 | 0x40 | 0x400;
 /// Room for one answer.
 const ANSWER_LEN: usize = 32 * 1024;
+/// Room for one notice.
+const NOTICE_LEN: usize = 8 * 1024;
 
 /// Questions to the kernel, and its notices that something has changed.
 #[derive(Debug)]
@@ -63,6 +67,49 @@ pub(super) struct Way {
     pub(super) mtu: Option<u32>,
 }
 
+/// What notices are about.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// Routes, devices, or what is not known.
+    pub(super) has_routes: bool,
+    /// Neighbours, each with the index of its device.
+    pub(super) neighbours: BTreeSet<(u32, IpAddr)>,
+}
+
+impl Changed {
+    /// Adds what one datagram says.
+    fn note(&mut self, mut notice: &[u8]) {
+        while !notice.is_empty() {
+            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(notice) else {
+                self.has_routes = true;
+                return;
+            };
+            match message.payload {
+                NetlinkPayload::InnerMessage(
+                    RouteNetlinkMessage::NewNeighbour(neighbour)
+                    | RouteNetlinkMessage::DelNeighbour(neighbour),
+                ) => {
+                    let device = neighbour.header.ifindex;
+                    let ip = neighbour.attributes.iter().find_map(|it| match it {
+                        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => {
+                            Some(IpAddr::from(*ip))
+                        }
+                        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => {
+                            Some(IpAddr::from(*ip))
+                        }
+                        _ => None,
+                    });
+                    self.neighbours.extend(ip.map(|ip| (device, ip)));
+                }
+                _ => self.has_routes = true,
+            }
+            let len = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+            let next = len.max(1).checked_next_multiple_of(4);
+            notice = next.and_then(|next| notice.get(next..)).unwrap_or_default();
+        }
+    }
+}
+
 impl Netlink {
     /// Opens the sockets.
     ///
@@ -89,13 +136,21 @@ impl Netlink {
         self.notices.as_fd()
     }
 
-    /// Takes all notices; what they say is asked for instead.
-    pub(super) fn clear_notices(&self) {
-        // ENOBUFS means that notices were lost and that the socket still works.
-        while !matches!(
-            recv(&self.notices, &mut [0; 4096][..], RecvFlags::TRUNC),
-            Err(error) if error != rustix::io::Errno::NOBUFS
-        ) {}
+    /// Takes all notices, and says what they are about. How it is now is asked for instead.
+    pub(super) fn take_notices(&self) -> Changed {
+        let mut changed = Changed::default();
+        let mut notice = [0; NOTICE_LEN];
+        loop {
+            match recv(&self.notices, &mut notice[..], RecvFlags::TRUNC) {
+                Ok((_, len)) => match notice.get(..len) {
+                    Some(notice) => changed.note(notice),
+                    None => changed.has_routes = true, // it was longer
+                },
+                // Notices were lost, and the socket still works.
+                Err(Errno::NOBUFS) => changed.has_routes = true,
+                Err(_) => return changed,
+            }
+        }
     }
 
     /// Returns a device, or `None` if it has no Ethernet frames or loops back.
@@ -259,5 +314,42 @@ fn family(ip: IpAddr) -> AddressFamily {
     match ip {
         IpAddr::V4(_) => AddressFamily::Inet,
         IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(message: RouteNetlinkMessage) -> Vec<u8> {
+        let mut message = NetlinkMessage::from(message);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_notice_of_a_neighbour_is_about_no_route() {
+        let mut neighbour = NeighbourMessage::default();
+        neighbour.header.family = AddressFamily::Inet;
+        neighbour.header.ifindex = 7;
+        let ip = std::net::Ipv4Addr::new(192, 0, 2, 1);
+        neighbour.attributes = vec![NeighbourAttribute::Destination(NeighbourAddress::Inet(ip))];
+        let came = notice(RouteNetlinkMessage::NewNeighbour(neighbour.clone()));
+        let went = notice(RouteNetlinkMessage::DelNeighbour(neighbour));
+        let mut changed = Changed::default();
+        changed.note(&[came, went].concat());
+        let expected = Changed {
+            has_routes: false,
+            neighbours: BTreeSet::from([(7, ip.into())]),
+        };
+        assert_eq!(changed, expected);
+        let route = notice(RouteNetlinkMessage::NewRoute(RouteMessage::default()));
+        for other in [&route[..], &[1, 2, 3]] {
+            let mut changed = Changed::default();
+            changed.note(other);
+            assert!(changed.has_routes, "{other:?}");
+        }
     }
 }
