@@ -100,6 +100,37 @@ pub fn examine(config: &Config) -> Examination {
     }
 }
 
+/// Returns what to say at the start where relaying in the kernel is off on a machine that could.
+pub(crate) fn unused_xdp(config: &Config) -> Option<String> {
+    let is_off = config.datapath.offload.xdp == Xdp::Off;
+    let facts = is_off.then(|| Facts::ask_little(config))?;
+    Some(format!("xdp: {}", of_unused_xdp(config, &facts)?))
+}
+
+/// Returns the advice to relay in the kernel, where the machine has what that needs and the configuration does not ask for it.
+fn of_unused_xdp(config: &Config, facts: &Facts) -> Option<String> {
+    let devices = &config.addresses.devices;
+    let is_bound = devices.listening.is_some() || devices.relay.is_some();
+    let has_all = cfg!(target_arch = "x86_64")
+        && facts.jit != Some(0)
+        && facts.lacking.is_empty()
+        && facts.program.is_ok()
+        && !is_bound;
+    if config.datapath.offload.xdp != Xdp::Off || !has_all {
+        return None;
+    }
+    let is_native = |it: &&Device| it.features.is_some_and(|it| it.is_native) && !it.has_program;
+    let names = facts.devices.iter().filter(is_native);
+    let names: Vec<_> = names.map(|it| &it.name[..]).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "this machine can relay channels in the kernel, by {}; it pays for many calls of small datagrams: \
+             `xdp=auto`",
+            names.join(", ")
+        )
+    })
+}
+
 fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |topic: &str, verdict: Verdict, text: String| {
@@ -160,6 +191,9 @@ fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     for device in &facts.devices {
         let (verdict, text) = of_device(device, wanted, missing);
         add(&device.name, verdict, text);
+    }
+    if let Some(text) = of_unused_xdp(config, facts) {
+        add("xdp", Verdict::Advice, text);
     }
     let (verdict, text) = of_ports(config, facts);
     add("relay ports", verdict, text);

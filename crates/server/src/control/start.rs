@@ -21,6 +21,7 @@ use super::shards::Shards;
 use super::statistics::Statistics;
 use super::users::{Before, FollowedUsers, OpenedUsers};
 use crate::config::{Config, Masque};
+use crate::doctor;
 use crate::handle::{EventSender, LiveCounters};
 use crate::journal::{Memory, Slices};
 use crate::offload::Offload;
@@ -192,6 +193,9 @@ pub(super) fn start(
     relays.follow(config, interfaces.addresses(), &mut shards, out);
     let _ = writeln!(out, "{}", offload.line());
     certificates.say_validity(out);
+    if let Some(advice) = doctor::unused_xdp(config) {
+        let _ = writeln!(out, "{advice}");
+    }
     let counted = shards
         .all()
         .iter()

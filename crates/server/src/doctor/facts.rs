@@ -50,8 +50,18 @@ pub(super) struct Device {
 }
 
 impl Facts {
-    /// Asks the machine.
+    /// Asks the machine, and has the kernel check the XDP program.
     pub(super) fn ask(config: &Config) -> Self {
+        Self {
+            program: Kernel::load(1, Seed(0))
+                .map(drop)
+                .map_err(|error| first_line(&error)),
+            ..Self::ask_little(config)
+        }
+    }
+
+    /// Asks the machine what costs it nothing. The kernel is taken to accept the XDP program.
+    pub(super) fn ask_little(config: &Config) -> Self {
         let status = read_to_string("/proc/self/status").unwrap_or_default();
         let sysctl = |name: &str| read_to_string(format!("/proc/sys/net/{name}")).ok();
         let chosen = sysctl("ipv4/ip_local_port_range");
@@ -62,9 +72,7 @@ impl Facts {
                 .into_owned(),
             jit: sysctl("core/bpf_jit_enable").and_then(|it| it.trim().parse().ok()),
             lacking: lacking(&status),
-            program: Kernel::load(1, Seed(0))
-                .map(drop)
-                .map_err(|error| first_line(&error)),
+            program: Ok(()),
             devices: devices_of(config),
             chosen_ports: chosen.as_deref().and_then(pair),
             reserved_ports: ranges(&sysctl("ipv4/ip_local_reserved_ports").unwrap_or_default()),

@@ -101,7 +101,7 @@ fn what_is_missing_is_wrong_where_the_configuration_insists_on_it_and_advice_els
 fn relay_ports_that_the_kernel_may_give_away_are_counted() {
     let mut facts = facts();
     facts.reserved_ports = vec![(49152, 50000)];
-    let [found] = &judged(&[], facts)[..] else {
+    let [found] = &judged(&["--xdp=on"], facts)[..] else {
         panic!("one finding");
     };
     assert_eq!(found.1, Verdict::Advice);
@@ -146,10 +146,26 @@ fn rings_that_could_be_larger_and_descriptors_that_are_too_few_are_advice() {
 fn a_bound_of_receive_buffers_below_a_burst_is_advice_with_the_setting() {
     let mut facts = facts();
     facts.receive_buffer = Some(212_992);
-    let found = judged(&[], facts);
+    let found = judged(&["--xdp=on"], facts);
     let [(topic, Verdict::Advice, text)] = &found[..] else {
         panic!("{found:?}");
     };
     assert_eq!(topic, "buffers");
     assert!(text.contains("sysctl -w net.core.rmem_max="), "{text}");
+}
+
+#[test]
+fn xdp_that_is_off_on_a_machine_that_could_is_advice_with_the_line_to_write() {
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let [found] = &judged(&[], facts())[..] else {
+        panic!("one finding");
+    };
+    assert_eq!((&found.0[..], found.1), ("xdp", Verdict::Advice));
+    assert!(
+        found.2.contains("eth0") && found.2.ends_with("`xdp=auto`"),
+        "{}",
+        found.2
+    );
 }
