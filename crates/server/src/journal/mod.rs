@@ -20,7 +20,8 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -118,11 +119,14 @@ impl Segments {
         if word != word_of(is_second, len) {
             return Err("the word that says where it ends is not one of this program".into());
         }
-        let mut file = &self.files[usize::from(is_second)];
-        let mut bytes = Vec::new();
-        file.rewind()
-            .and_then(|()| file.read_to_end(&mut bytes))
-            .map_err(|error| error.to_string())?;
+        let file = &self.files[usize::from(is_second)];
+        // By places, because other processes may read by the same descriptor.
+        let read = || {
+            let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+            file.read_exact_at(&mut bytes, 0)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|error: io::Error| error.to_string())?;
         let committed = usize::try_from(len).unwrap_or(usize::MAX);
         segment::decode(&bytes, committed).map_err(|refused: Refused| refused.to_string())
     }
@@ -147,6 +151,9 @@ impl Segments {
     }
 }
 
+/// Time between two notes of what allocations have relayed: so much of it is forgotten when a relay is killed.
+const USAGE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Writes the changes of one shard.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -157,6 +164,17 @@ pub(crate) struct Journal {
     /// The next segment, as far as it is written.
     next: Option<Next>,
     ends: Ends,
+    relayed: Relayed,
+}
+
+/// What of the usage of allocations is on record, which changes without a change.
+#[derive(Debug, Default)]
+struct Relayed {
+    /// When it is looked at next, and from which place of the table on.
+    due: Time,
+    slot: u32,
+    /// Datagrams on record, by place.
+    noted: Vec<u64>,
 }
 
 /// How much is kept of what has ended, and of what is there how much is written anew at a time.
@@ -253,8 +271,8 @@ struct Segment {
 #[derive(Debug)]
 struct Next {
     segment: Segment,
-    /// Ends of allocations, and of families, that were there when it began and are not in it yet.
-    ends: [VecDeque<Change>; 2],
+    /// Which ends of allocations, and of families, that were there when it began are not in it yet. Until it counts none is forgotten.
+    ends: [Range<usize>; 2],
     /// The next place of the table.
     slot: u32,
 }
@@ -282,9 +300,13 @@ impl Journal {
             segments,
             next: None,
             ends,
+            relayed: Relayed {
+                due: now + USAGE_INTERVAL,
+                ..Relayed::default()
+            },
         };
         let mut next = journal.next(now)?;
-        while !next.write(&journal.segments, memory.slices, now, engine)? {}
+        while !next.write(&journal.segments, &journal.ends, now, engine)? {}
         journal.turn_to(next.segment)?;
         Ok(journal)
     }
@@ -310,10 +332,63 @@ impl Journal {
     /// What could not be written, once.
     #[inline]
     pub(crate) fn commit<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
-        if self.current.bytes.is_empty() && self.next.is_none() {
+        if self.current.bytes.is_empty() && self.next.is_none() && now < self.relayed.due {
             return Ok(());
         }
         self.commit_changes(now, engine)
+    }
+
+    /// Writes for the last time, because the next relay goes on from here: what allocations have relayed by now.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written. What was on record is good all the same.
+    pub(crate) fn seal<R: Random>(mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
+        if self.segments.word() == GIVEN_UP {
+            return Ok(());
+        }
+        self.note_usage(0, u32::MAX, now, engine);
+        self.current.write(&self.segments)?;
+        self.count();
+        Ok(())
+    }
+
+    /// Notes what some allocations have relayed, if it is time.
+    fn note_some_usage<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
+        if now < self.relayed.due {
+            return;
+        }
+        let from = self.relayed.slot;
+        self.relayed.slot = self.note_usage(from, self.slices().places, now, engine);
+        if self.relayed.slot == 0 {
+            self.relayed.due = now + USAGE_INTERVAL;
+        }
+    }
+
+    /// Notes what allocations in so many places have relayed, if that is not on record. Returns the next place; 0 at the end.
+    fn note_usage<R: Random>(
+        &mut self,
+        from: u32,
+        places: u32,
+        now: Time,
+        engine: &Engine<R>,
+    ) -> u32 {
+        let slots = engine.session_slots();
+        let until = from.saturating_add(places).min(slots);
+        self.relayed.noted.resize(slots as usize, 0);
+        for slot in from..until {
+            let datagrams = engine.session_at(slot).map(|it| it.usage().datagrams());
+            let noted = &mut self.relayed.noted[slot as usize];
+            if datagrams.is_none_or(|count| count == std::mem::replace(noted, count)) {
+                continue;
+            }
+            engine.snapshot(now, slot, |change| {
+                if matches!(change, Change::Refreshed { .. }) {
+                    self.append(change);
+                }
+            });
+        }
+        if until == slots { 0 } else { until }
     }
 
     fn commit_changes<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
@@ -321,6 +396,7 @@ impl Journal {
             self.forget();
             return Ok(());
         }
+        self.note_some_usage(now, engine);
         let written = self.write(now, engine);
         if written.is_err() {
             self.forget();
@@ -342,7 +418,7 @@ impl Journal {
             }
             None => return Ok(()),
         };
-        if next.write(&self.segments, self.slices(), now, engine)? {
+        if next.write(&self.segments, &self.ends, now, engine)? {
             self.turn_to(next.segment)?;
         } else {
             self.next = Some(next);
@@ -366,7 +442,7 @@ impl Journal {
         self.ends.forget_old(now);
         Ok(Next {
             segment: Segment::begin(&self.segments, self.segments.word() & SECOND == 0)?,
-            ends: [self.ends.allocations.clone(), self.ends.families.clone()],
+            ends: [0..self.ends.allocations.len(), 0..self.ends.families.len()],
             slot: 0,
         })
     }
@@ -393,12 +469,14 @@ impl Next {
     fn write<R: Random>(
         &mut self,
         segments: &Segments,
-        slices: Slices,
+        ends: &Ends,
         now: Time,
         engine: &Engine<R>,
     ) -> io::Result<bool> {
+        let slices = ends.memory.slices;
         let [allocations, families] = &mut self.ends;
-        self.segment.append_some(allocations, slices.ends);
+        self.segment
+            .append_some(&ends.allocations, allocations, slices.ends);
         let slots = engine.session_slots();
         let until = self.slot.saturating_add(slices.places).min(slots);
         for slot in self.slot..until {
@@ -407,10 +485,11 @@ impl Next {
         self.slot = until;
         let is_at_end = until == slots;
         if is_at_end {
-            self.segment.append_some(families, slices.ends);
+            self.segment
+                .append_some(&ends.families, families, slices.ends);
         }
         self.segment.write(segments)?;
-        Ok(is_at_end && self.ends.iter().all(VecDeque::is_empty))
+        Ok(is_at_end && self.ends.iter().all(Range::is_empty))
     }
 }
 
@@ -430,11 +509,13 @@ impl Segment {
         self.encoder.append(change, &mut self.bytes);
     }
 
-    /// Appends so many of the first of these ends.
-    fn append_some(&mut self, ends: &mut VecDeque<Change>, count: usize) {
-        for end in ends.drain(..ends.len().min(count)) {
-            self.encoder.append(&end, &mut self.bytes);
+    /// Appends so many of the first of these ends that are left.
+    fn append_some(&mut self, ends: &VecDeque<Change>, left: &mut Range<usize>, count: usize) {
+        let until = left.start.saturating_add(count).min(left.end);
+        for end in ends.range(left.start..until) {
+            self.encoder.append(end, &mut self.bytes);
         }
+        left.start = until;
     }
 
     fn snapshot<R: Random>(&mut self, now: Time, engine: &Engine<R>, slot: u32) {

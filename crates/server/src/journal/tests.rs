@@ -24,6 +24,7 @@ use crate::configured::configured;
 use crate::control::keys::KeyRing;
 use crate::process::path_of_descriptor;
 use crate::random::Randomness;
+use crate::survive::takeover::tests::call;
 use crate::translate;
 
 fn allocation() -> impl Strategy<Value = AllocationId> {
@@ -531,4 +532,58 @@ fn a_word_with_another_bit_or_without_a_checksum_is_not_believed() {
         segments.set_word(word);
     }
     assert_eq!(segments.read().unwrap().len(), 40);
+}
+
+/// Returns what the last record about an allocation says that it has relayed to its peers.
+fn relayed(segments: &Segments) -> u64 {
+    let changes = segments.read().unwrap();
+    let usages = changes.iter().filter_map(|change| match change {
+        Change::Refreshed { usage, .. } => Some(usage.peer_sent.datagrams),
+        _ => None,
+    });
+    usages.last().expect("a refresh")
+}
+
+#[test]
+fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() {
+    let config = configured(&["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1"]);
+    let [client, listener, local] =
+        ["203.0.113.7:5000", "127.0.0.1:3478", "127.0.0.1:50000"].map(|it| it.parse().unwrap());
+    let external = local;
+    let call = call(7, [client, listener], Relayed { local, external });
+    let config = Arc::new(translate::engine(&config, &KeyRing::new(&config)).unwrap());
+    let now = turnbuckle_engine::Now {
+        time: Time::ZERO,
+        unix_s: 0,
+    };
+    let mut engine = Engine::rebuild(
+        Arc::clone(&config),
+        Commons::new(&config),
+        Randomness::of_system(),
+        now,
+        [(turnbuckle_engine::Endpoint(1), listener)],
+        [call.clone()],
+        |_| Some(turnbuckle_engine::Endpoint(2)),
+    );
+    let segments = segments();
+    let mut journal = begin(&segments, &[], &engine);
+    let relay = |engine: &mut Engine<Randomness>, count| {
+        let datagrams = Traffic {
+            datagrams: count,
+            bytes: 100 * count,
+        };
+        let traffic = turnbuckle_engine::Unasked {
+            to_peers: datagrams,
+            ..Default::default()
+        };
+        engine.absorb(call.allocation(), &traffic);
+    };
+    relay(&mut engine, 5);
+    journal.commit(Time::from_secs(9), &engine).unwrap();
+    assert_eq!(relayed(&segments), 0);
+    journal.commit(Time::from_secs(10), &engine).unwrap();
+    assert_eq!(relayed(&segments), 5);
+    relay(&mut engine, 3);
+    journal.seal(Time::from_secs(11), &engine).unwrap();
+    assert_eq!(relayed(&segments), 8);
 }

@@ -366,10 +366,15 @@ impl Relay {
     /// Leaves all allocations as they are on record, tells clients of connections and sessions that these end, and counts the messages that are lost.
     pub(crate) fn seal(&mut self, datapath: &mut Datapath) {
         // What ends from here on stays on record as it was. Nothing is flushed any more either, so this holds twice.
-        self.hub.changes.journal = None;
-        self.hub
-            .changes
-            .leave(self.hub.now.time, &mut self.hub.engine);
+        let journal = self.hub.changes.journal.take();
+        let now = self.hub.now.time;
+        self.hub.changes.leave(now, &mut self.hub.engine);
+        let sealed = journal.map(|journal| journal.seal(now, &self.hub.engine));
+        if let Some(Err(error)) = sealed {
+            self.warn(&format!(
+                "what calls have relayed since the last refresh is not handed over: {error}"
+            ));
+        }
         self.stop_sessions(datapath.send_queue());
         datapath.close_streams(self);
         datapath.report_undelivered(self);
