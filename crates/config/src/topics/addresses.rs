@@ -11,7 +11,7 @@ use turnbuckle_engine::{AddressRange, DefaultFamily};
 
 use self::external::{ExternalAddress, external_addresses};
 use self::former::FormerRelays;
-use self::local::{Chosen, LaterAddresses, choose, outward};
+use self::local::{Chosen, Devices, LaterAddresses, choose, outward};
 use super::auxiliary;
 use super::nat_discovery::{self, NatDiscovery};
 use super::tls::Tls;
@@ -76,15 +76,6 @@ pub struct Addresses {
     pub default_family: DefaultFamily,
     /// Network interfaces that sockets are bound to.
     pub devices: Devices,
-}
-
-/// Network interfaces that sockets are bound to, beside their addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Devices {
-    /// The one that listeners belong to.
-    pub listening: Option<Box<str>>,
-    /// The one that relay sockets belong to.
-    pub relay: Option<Box<str>>,
 }
 
 /// Ports from `min` to `max`, both included; `min <= max`.

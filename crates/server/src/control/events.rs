@@ -13,7 +13,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use turnbuckle_engine::{Config as EngineConfig, InterfaceAddress};
 
-use super::reload::Prepared;
 use crate::asking::Answered;
 use crate::handle::Command;
 use crate::log::Summary;
@@ -32,7 +31,7 @@ pub(crate) enum Event {
     /// The addresses of this machine's interfaces may have changed and are these now, in their order.
     Interfaces(Vec<InterfaceAddress>),
     /// A change of the configuration has been read, and waits to be applied.
-    Prepared(Box<Prepared>),
+    ConfigurationRead,
     /// What a holder of the relay's handle asks for.
     Command(Box<Command>),
     /// The user database has answered a question of this shard.

@@ -118,22 +118,6 @@ impl Interfaces {
     }
 }
 
-/// Returns those of `addresses` that sockets bound to `device` can have.
-pub(super) fn on_device(
-    device: Option<&str>,
-    addresses: &[InterfaceAddress],
-) -> Vec<InterfaceAddress> {
-    let Some(device) = device else {
-        return addresses.to_vec();
-    };
-    let interfaces = get_if_addrs().unwrap_or_default();
-    let is_there = |address: &&InterfaceAddress| {
-        let mut on_device = interfaces.iter().filter(|it| it.name == device);
-        on_device.any(|it| it.ip() == address.ip)
-    };
-    addresses.iter().filter(is_there).copied().collect()
-}
-
 /// Returns the present addresses of this machine's interfaces, sorted.
 ///
 /// # Errors

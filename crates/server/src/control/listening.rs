@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use turnbuckle_datapath::SocketKind;
 use turnbuckle_engine::InterfaceAddress;
 
-use super::interfaces::on_device;
+use super::devices::on_device;
 use crate::config::{Config, Persona};
 use crate::shard::{Request, Shard};
 use crate::survive::Takeover;

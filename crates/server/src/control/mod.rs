@@ -8,6 +8,7 @@
 
 mod announce;
 mod certificates;
+mod devices;
 mod drain;
 mod error;
 pub(crate) mod events;

@@ -4,9 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 
-use turnbuckle_datapath::probe_device;
-
 use super::certificates::FollowedCertificates;
+use super::devices::probe_devices;
 use super::keys::KeyRing;
 use crate::config::{Config, Persona};
 use crate::log::Sink;
@@ -25,21 +24,6 @@ pub fn rehearse(config: &Config) -> Vec<String> {
         translate::engine(config, &KeyRing::new(config)).map(drop),
     ];
     results.into_iter().filter_map(Result::err).collect()
-}
-
-/// Says which device there is not. A relay socket is opened only when a client asks for one.
-pub(super) fn probe_devices(config: &Config) -> Result<(), String> {
-    let devices = &config.addresses.devices;
-    let devices = [
-        ("listening-device", &devices.listening),
-        ("relay-device", &devices.relay),
-    ];
-    for (key, device) in devices {
-        if let Some(device) = device {
-            probe_device(device).map_err(|error| format!("{key}: {error}"))?;
-        }
-    }
-    Ok(())
 }
 
 /// Says why a log file that is named could not be written to. `turnserver` goes on without it.

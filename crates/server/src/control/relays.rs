@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{Commons, InterfaceAddress};
 
-use super::interfaces::on_device;
+use super::devices::on_device;
 use super::shards::Shards;
 use crate::config::Config;
 use crate::translate;

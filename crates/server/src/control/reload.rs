@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 
 use super::events::Event;
 use super::start::Started;
@@ -24,6 +24,8 @@ pub struct Configuration {
     loaded: Loaded,
     source: Option<Source>,
     is_reading: bool,
+    /// What has been read, one at a time.
+    read: (Sender<Prepared>, Receiver<Prepared>),
     /// Changes to be read after the present one.
     waiting: VecDeque<Wish>,
 }
@@ -40,7 +42,7 @@ pub(super) enum Wish {
 }
 
 /// A change that has been read, and not applied yet.
-pub(crate) struct Prepared {
+struct Prepared {
     wish: Wish,
     result: Result<(Reloaded, Vec<Note>), String>,
 }
@@ -67,6 +69,7 @@ impl Configuration {
             loaded,
             source: None,
             is_reading: false,
+            read: channel(),
             waiting: VecDeque::new(),
         }
     }
@@ -87,14 +90,15 @@ impl Configuration {
     }
 
     /// Begins to read what is wished, or notes it for later. It is read on a thread of its own, because files and host names may keep it waiting;
-    /// then comes an [`Event::Prepared`].
+    /// then comes an [`Event::ConfigurationRead`].
     pub(super) fn prepare(&mut self, wish: Wish, events: &SyncSender<Event>) {
         if self.is_reading {
             self.waiting.push_back(wish);
             return;
         }
         self.is_reading = true;
-        let (running, source, events) = (self.loaded.clone(), self.source.clone(), events.clone());
+        let (running, source) = (self.loaded.clone(), self.source.clone());
+        let (prepared, events) = (self.read.0.clone(), events.clone());
         let work = move || {
             let read = || match &wish {
                 Wish::Reload { .. } => read(&running, source.as_ref()),
@@ -102,7 +106,8 @@ impl Configuration {
             };
             let result = catch_unwind(AssertUnwindSafe(read))
                 .unwrap_or_else(|_| Err("reading the configuration failed".to_owned()));
-            let _ = events.send(Event::Prepared(Box::new(Prepared { wish, result })));
+            let _ = prepared.send(Prepared { wish, result });
+            let _ = events.send(Event::ConfigurationRead);
         };
         let thread = std::thread::Builder::new().name("configuration".into());
         // Without a thread the wish is dropped, and whoever waits for the reply is told so.
@@ -128,14 +133,15 @@ fn edited(running: &Loaded, edit: &Edit) -> Result<(Reloaded, Vec<Note>), String
 
 impl Started {
     /// Applies a change that has been read, replies, and begins with the next one.
-    pub(super) fn prepared(
+    pub(super) fn configuration_read(
         &mut self,
-        prepared: Prepared,
         configuration: &mut Configuration,
         attached: &mut impl Attached,
         out: &mut impl Output,
     ) {
-        let Prepared { wish, result } = prepared;
+        let Ok(Prepared { wish, result }) = configuration.read.1.try_recv() else {
+            return;
+        };
         let (result, reply) = match wish {
             Wish::Reload { is_dry_run, reply } => {
                 let result = self.reload(result, is_dry_run, configuration, attached, out);
@@ -151,7 +157,7 @@ impl Started {
         }
         configuration.is_reading = false;
         if let Some(next) = configuration.waiting.pop_front() {
-            configuration.prepare(next, &self.events);
+            configuration.prepare(next, self.shards.events());
         }
     }
 
@@ -342,9 +348,11 @@ mod tests {
         assert_eq!(configuration.waiting.len(), 1);
         drop(closed);
         let later = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let Wake::Event(Event::Prepared(prepared)) = inbox.next(later) else {
-            panic!("it was read");
-        };
+        assert!(matches!(
+            inbox.next(later),
+            Wake::Event(Event::ConfigurationRead)
+        ));
+        let prepared = configuration.read.1.try_recv().expect("it was read");
         assert_eq!(prepared.result.unwrap_err(), "name servers are silent");
     }
 }

@@ -184,15 +184,16 @@ impl Started {
                         }
                     }
                 },
-                Wake::Event(Event::Prepared(prepared)) => {
-                    self.prepared(*prepared, configuration, attached, out);
+                Wake::Event(Event::ConfigurationRead) => {
+                    self.configuration_read(configuration, attached, out);
                 }
                 Wake::Event(Event::HangUp) => {
                     let _ = writeln!(out, "log file reopened");
                     if configuration.running().process.reloads_on_hangup {
                         // What has come of it is in the log.
                         let (is_dry_run, reply) = (false, None);
-                        configuration.prepare(Wish::Reload { is_dry_run, reply }, &self.events);
+                        configuration
+                            .prepare(Wish::Reload { is_dry_run, reply }, self.shards.events());
                     }
                 }
                 Wake::Event(Event::Users(engine)) => {
@@ -266,10 +267,10 @@ impl Started {
         match command {
             Command::Reload { is_dry_run, reply } => {
                 let reply = Some(reply);
-                configuration.prepare(Wish::Reload { is_dry_run, reply }, &self.events);
+                configuration.prepare(Wish::Reload { is_dry_run, reply }, self.shards.events());
             }
             Command::Change(edit, reply) => {
-                configuration.prepare(Wish::Change(edit, reply), &self.events);
+                configuration.prepare(Wish::Change(edit, reply), self.shards.events());
             }
             Command::Configuration(reply) => reply(configuration.effective()),
             Command::Trace(trace, reply) => {
@@ -346,7 +347,7 @@ impl Started {
             Event::FailWithNext(shard) => self.shards.fail_with_next(shard),
             // These events are handled where they are awaited.
             Event::Command(_)
-            | Event::Prepared(_)
+            | Event::ConfigurationRead
             | Event::HangUp
             | Event::Stop
             | Event::Tried(_)

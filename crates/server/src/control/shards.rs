@@ -126,6 +126,11 @@ impl Shards {
         }
     }
 
+    /// Returns where events for the main thread are sent.
+    pub(super) fn events(&self) -> &SyncSender<Event> {
+        &self.events
+    }
+
     /// Has every shard make events from now on, and those that are restarted too. Each has one of `outlets`.
     pub(super) fn tell(&mut self, outlets: Vec<EventSender>) {
         let shards = self.plans.iter_mut().zip(&self.all);

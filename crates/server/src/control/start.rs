@@ -9,13 +9,13 @@ use turnbuckle_engine::{Commons, Config as EngineConfig};
 
 use super::announce::{self, Running};
 use super::certificates::FollowedCertificates;
+use super::devices;
 use super::drain::Drain;
 use super::error::ServeError;
 use super::events::Event;
 use super::interfaces::Interfaces;
 use super::keys::KeyRing;
 use super::listening::Listening;
-use super::rehearsal;
 use super::relays::Relays;
 use super::shards::Shards;
 use super::statistics::Statistics;
@@ -45,7 +45,6 @@ pub(super) struct Started {
     pub(super) offload: Offload,
     pub(super) counters: LiveCounters,
     pub(super) keys: KeyRing,
-    pub(super) events: SyncSender<Event>,
     /// File descriptors that the process may have.
     pub(super) descriptors: Option<u64>,
 }
@@ -78,7 +77,7 @@ pub(super) fn start(
     let certificates = FollowedCertificates::load(config, out)?;
     let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
-    rehearsal::probe_devices(config).map_err(ServeError::new)?;
+    devices::probe_devices(config).map_err(ServeError::new)?;
     let mut listening =
         Listening::begin(config, &takeover, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
@@ -215,7 +214,6 @@ pub(super) fn start(
         ),
         offload,
         keys,
-        events: events.clone(),
         descriptors,
     })
 }

@@ -537,11 +537,11 @@ fn a_word_with_another_bit_or_without_a_checksum_is_not_believed() {
 /// Returns what the last record about an allocation says that it has relayed to its peers.
 fn relayed(segments: &Segments) -> u64 {
     let changes = segments.read().unwrap();
-    let usages = changes.iter().filter_map(|change| match change {
+    let mut usages = changes.iter().filter_map(|change| match change {
         Change::Refreshed { usage, .. } => Some(usage.peer_sent.datagrams),
         _ => None,
     });
-    usages.last().expect("a refresh")
+    usages.next_back().expect("a refresh")
 }
 
 #[test]

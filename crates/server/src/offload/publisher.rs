@@ -58,16 +58,7 @@ pub(crate) struct Publisher {
     published: BTreeMap<Channel, Published>,
     /// When lines end, by allocation.
     ends: BTreeSet<(AllocationId, Time, ChannelNumber)>,
-    /// Channels that a change was about.
-    changed: BTreeSet<Channel>,
-    /// Allocations of which a permission has expired.
-    expired: BTreeSet<AllocationId>,
-    /// Permissions that are new: channels may have waited for them.
-    permitted: BTreeSet<(AllocationId, IpAddr)>,
-    /// Allocations of which all channels may have to be published: those that were taken over, before the next relay's program runs.
-    anew: BTreeSet<AllocationId>,
-    /// Channels that wait to be compared, [`OFFERS_MAX`] at a time.
-    waiting: BTreeSet<Channel>,
+    due: Due,
     /// In the order of their turns.
     revoked: VecDeque<Revoked>,
     /// How many of these each allocation has.
@@ -81,6 +72,21 @@ pub(crate) struct Publisher {
     /// Comparisons so far.
     #[cfg(test)]
     compared: usize,
+}
+
+/// What has to be compared with what is published.
+#[derive(Default)]
+struct Due {
+    /// Channels that a change was about.
+    changed: BTreeSet<Channel>,
+    /// Allocations of which a permission has expired.
+    expired: BTreeSet<AllocationId>,
+    /// Permissions that are new: channels may have waited for them.
+    permitted: BTreeSet<(AllocationId, IpAddr)>,
+    /// Allocations of which all channels may have to be published: those that were taken over, before the next relay's program runs.
+    anew: BTreeSet<AllocationId>,
+    /// Channels that wait to be compared, [`OFFERS_MAX`] at a time.
+    waiting: BTreeSet<Channel>,
 }
 
 /// A channel that the kernel relays.
@@ -118,11 +124,7 @@ impl Publisher {
             proxies: Vec::new(),
             published: BTreeMap::new(),
             ends: BTreeSet::new(),
-            changed: BTreeSet::new(),
-            expired: BTreeSet::new(),
-            permitted: BTreeSet::new(),
-            anew: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            due: Due::default(),
             revoked: VecDeque::new(),
             revoked_by_allocation: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -145,10 +147,10 @@ impl Publisher {
             | Change::ChannelInstalled {
                 allocation, number, ..
             } => {
-                self.changed.insert((*allocation, *number));
+                self.due.changed.insert((*allocation, *number));
             }
             Change::PermissionExpired { allocation, .. } => {
-                self.expired.insert(*allocation);
+                self.due.expired.insert(*allocation);
             }
             Change::PermissionInstalled {
                 allocation,
@@ -158,7 +160,7 @@ impl Publisher {
             } => {
                 self.note_lifetime(*allocation, *expires);
                 if *is_new {
-                    self.permitted.insert((*allocation, *peer));
+                    self.due.permitted.insert((*allocation, *peer));
                 }
             }
             Change::Refreshed {
@@ -171,7 +173,7 @@ impl Publisher {
             }
             Change::Moved(moved) => {
                 self.note_all(moved.allocation);
-                self.anew.insert(moved.allocation);
+                self.due.anew.insert(moved.allocation);
             }
             Change::Ended(ended) => return self.note_end(ended),
             _ => {}
@@ -181,7 +183,7 @@ impl Publisher {
 
     /// Notes an allocation that was taken over with its channels.
     pub(crate) fn restored(&mut self, allocation: AllocationId) {
-        self.anew.insert(allocation);
+        self.due.anew.insert(allocation);
     }
 
     /// Has the lines of an allocation compared that end later than something of it does now.
@@ -191,7 +193,8 @@ impl Publisher {
             Included((id, Time::MAX, HIGHEST)),
         );
         let later = self.ends.range(later);
-        self.changed
+        self.due
+            .changed
             .extend(later.map(|&(id, _, number)| (id, number)));
     }
 
@@ -202,7 +205,7 @@ impl Publisher {
             .range((id, LOWEST)..=(id, HIGHEST))
             .peekable();
         let is_any = all.peek().is_some();
-        self.changed.extend(all.map(|(&channel, _)| channel));
+        self.due.changed.extend(all.map(|(&channel, _)| channel));
         is_any
     }
 
@@ -217,7 +220,7 @@ impl Publisher {
 
     /// Has everything compared again, because the rules have changed.
     pub(crate) fn reconsider(&mut self) {
-        self.changed.extend(self.published.keys());
+        self.due.changed.extend(self.published.keys());
     }
 
     /// Publishes and revokes what has changed, and takes over what was relayed. `end` gets ends of allocations whose counts are final.
@@ -227,21 +230,22 @@ impl Publisher {
         engine: &mut Engine<R>,
         end: impl FnMut(Change),
     ) {
-        for id in std::mem::take(&mut self.expired) {
+        for id in std::mem::take(&mut self.due.expired) {
             let over = self
                 .ends
                 .range((id, Time::ZERO, LOWEST)..=(id, now, HIGHEST));
-            self.changed
+            self.due
+                .changed
                 .extend(over.map(|&(id, _, number)| (id, number)));
         }
-        let changed = std::mem::take(&mut self.changed).into_iter();
+        let changed = std::mem::take(&mut self.due.changed).into_iter();
         let (known, new): (Vec<_>, Vec<_>) =
             changed.partition(|channel| self.published.contains_key(channel));
         // What ends comes first.
         for channel in known.into_iter().chain(new) {
             self.compare(now, channel, engine);
         }
-        for id in std::mem::take(&mut self.anew) {
+        for id in std::mem::take(&mut self.due.anew) {
             let mut all = Vec::new();
             engine.flows(now, id, |flow| all.push((id, flow.channel)));
             for channel in all {
@@ -260,15 +264,15 @@ impl Publisher {
 
     /// Publishes some of the channels that may be published by now, though no change named them.
     fn publish_waiting<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
-        for (id, ip) in std::mem::take(&mut self.permitted) {
+        for (id, ip) in std::mem::take(&mut self.due.permitted) {
             engine.channels_of(id, ip, |number| {
                 if !self.published.contains_key(&(id, number)) {
-                    self.waiting.insert((id, number));
+                    self.due.waiting.insert((id, number));
                 }
             });
         }
         for _ in 0..OFFERS_MAX {
-            let Some(channel) = self.waiting.pop_first() else {
+            let Some(channel) = self.due.waiting.pop_first() else {
                 return;
             };
             self.compare(now, channel, engine);
@@ -277,7 +281,7 @@ impl Publisher {
 
     /// Returns when [`Self::publish`] has something to do by itself.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        if !self.waiting.is_empty() || self.reading.is_some() {
+        if !self.due.waiting.is_empty() || self.reading.is_some() {
             return Some(self.read); // at once
         }
         let first = self.revoked.front();
@@ -446,7 +450,7 @@ impl Publisher {
                 break;
             }
             if published.flow.expires < now + ABOUT_TO_END {
-                self.waiting.insert(channel);
+                self.due.waiting.insert(channel);
             }
             let (to_peer, to_client) = (&mut published.to_peer, &mut published.to_client);
             let meter = published.flow.meter;
@@ -896,7 +900,7 @@ mod tests {
 
     #[test]
     fn many_published_channels_are_read_in_several_calls() {
-        let count = READ_MAX as u16 * 2 + 1;
+        let count = u16::try_from(READ_MAX).expect("a small number") * 2 + 1;
         let (mut engine, mut publisher) = with_channels(count, true);
         publisher.restored(CALL);
         while publisher.published.len() < usize::from(count) {

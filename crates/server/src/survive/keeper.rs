@@ -145,9 +145,7 @@ pub(super) struct Keeping<'a> {
     pub(super) keeper: Keeper,
     pub(super) config: &'a Config,
     pub(super) relay: RelayProcess,
-    pub(super) spare: Option<Pid>,
-    /// When a spare could not be made the last time, while there is none.
-    spare_failed: Option<Instant>,
+    pub(super) spare: Spare,
     crashes: Crashes,
     /// What the next relay says for this process, which has no log and waits for no reader of its output.
     pub(super) lines: Vec<String>,
@@ -160,6 +158,26 @@ pub(super) struct Keeping<'a> {
     pub(super) was_asked: bool,
     /// When the relay was seen to be about to end its last turn.
     sealing_since: Option<Instant>,
+}
+
+/// The process that takes over if the keeper ends.
+pub(super) enum Spare {
+    /// It is there.
+    Runs(Pid),
+    /// It has ended, or has not been made yet.
+    Missing,
+    /// It could not be made at this time.
+    Failed(Instant),
+}
+
+impl Spare {
+    /// Returns the process, to be ended.
+    pub(super) fn take(&mut self) -> Option<Pid> {
+        match mem::replace(self, Self::Missing) {
+            Self::Runs(pid) => Some(pid),
+            Self::Missing | Self::Failed(_) => None,
+        }
+    }
 }
 
 impl<'a> Keeping<'a> {
@@ -192,8 +210,7 @@ impl<'a> Keeping<'a> {
             keeper: Keeper::new(&left)?,
             config,
             relay: RelayProcess::None,
-            spare: None,
-            spare_failed: None,
+            spare: Spare::Missing,
             crashes: Crashes::default(),
             lines: Vec::new(),
             has_pid_file_due: false,
@@ -211,8 +228,7 @@ impl<'a> Keeping<'a> {
     fn make_spare(&mut self) -> io::Result<()> {
         match self.keeper.clone_process()? {
             Side::Parent(pid) => {
-                self.spare = Some(pid);
-                self.spare_failed = None;
+                self.spare = Spare::Runs(pid);
             }
             Side::Child(_) => {
                 await_end(&self.kept.keeper);
@@ -225,8 +241,7 @@ impl<'a> Keeping<'a> {
                     }
                     thread::sleep(PAUSE);
                 }
-                self.spare = None;
-                self.spare_failed = None;
+                self.spare = Spare::Missing;
                 self.see_to_spare();
             }
         }
@@ -372,7 +387,7 @@ impl<'a> Keeping<'a> {
         let mut any = [signals, relay, main, self.kept.bell.as_fd()]
             .map(|awaited| PollFd::from_borrowed_fd(awaited, PollFlags::IN));
         let is_soon = self.has_pid_file_due
-            || self.spare_failed.is_some()
+            || matches!(self.spare, Spare::Failed(_))
             || self.sealing_since.is_some()
             || matches!(self.upgrades.plan, Plan::Trying(_));
         let moment = is_soon.then_some(MOMENT);
@@ -473,18 +488,20 @@ impl<'a> Keeping<'a> {
 
     /// Makes a spare if there is none: the one before has ended, or could not be made a while ago. Without one the relay goes on.
     fn see_to_spare(&mut self) {
-        if let Some(spare) = self.spare
-            && !matches!(waitpid(Some(spare), WaitOptions::NOHANG), Ok(None))
-        {
-            self.spare = None;
-        }
-        let is_late = self.spare_failed.is_none_or(|at| at.elapsed() >= PAUSE);
-        if self.spare.is_some() || !is_late {
+        let has_failed = match self.spare {
+            Spare::Runs(pid) if matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) => {
+                return;
+            }
+            Spare::Failed(at) if at.elapsed() < PAUSE => return,
+            Spare::Failed(_) => true,
+            Spare::Runs(_) | Spare::Missing => false,
+        };
+        self.spare = Spare::Missing;
+        let Err(error) = self.make_spare() else {
             return;
-        }
-        if let Err(error) = self.make_spare()
-            && self.spare_failed.replace(Instant::now()).is_none()
-        {
+        };
+        self.spare = Spare::Failed(Instant::now());
+        if !has_failed {
             say(&format!(
                 "warning: there can be no process now that takes over if this one ends: {error}; it is tried \
                  again each second"

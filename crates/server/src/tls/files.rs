@@ -92,8 +92,8 @@ pub(crate) fn private_key(file: &Path, password: Option<&Secret>) -> Result<PKey
 /// Reads what a configuration would show clients, and says how long it is good; `None` if it shows nothing.
 pub(crate) fn examine(config: &Tls) -> Option<Result<String, String>> {
     let files = (config.files())
-        .or(config.dtls_files())
-        .or(config.quic_files())?;
+        .or_else(|| config.dtls_files())
+        .or_else(|| config.quic_files())?;
     let read = Pair::read(config, files);
     Some(read.map(|pair| {
         let own = pair.chain.first();

@@ -4,11 +4,19 @@ use std::net::IpAddr;
 
 use turnbuckle_engine::AddressRange;
 
-use super::Devices;
 use crate::findings::Findings;
 use crate::host::{is_private, list, local_addresses};
 use crate::machine::Machine;
 use crate::problem::Origin;
+
+/// Network interfaces that sockets are bound to, beside their addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// The one that listeners belong to.
+    pub listening: Option<Box<str>>,
+    /// The one that relay sockets belong to.
+    pub relay: Option<Box<str>>,
+}
 
 /// How addresses that the machine gets after the start are treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
