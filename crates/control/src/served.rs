@@ -112,6 +112,7 @@ impl Served {
             tls: config.tls.clone(),
         };
         let tls = Tls::load(config)?;
+        let is_secure = tls.is_some();
         let place = |exporter: &Exporter| (exporter.address, exporter.port);
         let bound = before.filter(|(it, _)| place(&it.exporter) == place(exporter));
         let listener = match bound {
@@ -130,7 +131,7 @@ impl Served {
             let site = Site {
                 path: exporter.path.clone(),
                 hosts: Hosts::of(config),
-                page: exporter.has_page.then(StatusPage::default),
+                page: exporter.has_page.then(|| StatusPage::new(is_secure)),
             };
             next.orders.push(Order::Metrics(Some((listener, site))));
         }

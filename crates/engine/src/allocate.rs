@@ -28,6 +28,7 @@ use crate::ports::{PortKind, PortLease};
 use crate::quota::QuotaUnit;
 use crate::random::Random;
 use crate::redirect;
+use crate::refusal::{Limit, Refusal};
 use crate::reject::{Reject, SharedRefusal};
 use crate::request::{Answered, Request};
 use crate::reservation::{ReservationToken, ReservedPort};
@@ -78,10 +79,10 @@ pub(crate) fn allocate(
         return Ok(Answered::Now);
     }
     if rules.is_draining {
-        return Err(Reject::Forbidden);
+        return Err(Reject::Draining);
     }
     if !rules.policies.usual.accepts_client(request.from.remote) {
-        return Err(Reject::Forbidden); // RFC 8656 §21.4
+        return Err(Reject::ClientDenied); // RFC 8656 §21.4
     }
 
     // Steps 3 and 5 to 9, as far as the request alone decides. Step 4 is among the unknown attributes.
@@ -91,19 +92,22 @@ pub(crate) fn allocate(
     if let Some(token) = wish.token
         && !rules.commons.reservations.holds(token, now)
     {
-        return Err(Reject::InsufficientCapacity);
+        return Err(Reject::InsufficientCapacity(Refusal::ReservationUnknown));
     }
 
     // Step 10: the quota. Before it come this engine's own bounds, so that what the ledger counts can be had.
     let limits = &rules.config.limits;
     // mutant: allocations-without-limit
-    if allocations.table.len() >= limits.allocations as usize
-        || allocations.pending >= limits.pending_opens as usize
-    {
-        return Err(Reject::InsufficientCapacity);
+    if allocations.table.len() >= limits.allocations as usize {
+        let limit = Limit::Allocations(limits.allocations);
+        return Err(Reject::InsufficientCapacity(limit.into()));
+    }
+    if allocations.pending >= limits.pending_opens as usize {
+        let limit = Limit::PendingOpens(limits.pending_opens);
+        return Err(Reject::InsufficientCapacity(limit.into()));
     }
     let shaper = rules.commons.bandwidth.reserve(&proof.user.realm);
-    let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached)?;
+    let shaper = shaper.map_err(|Exhausted| Reject::QuotaReached(Limit::Bandwidth))?;
     let Granted {
         openings,
         held,
@@ -326,7 +330,10 @@ fn redeem(
 ) -> Result<Granted, Reject> {
     let (reservations, quota) = (&rules.commons.reservations, &rules.commons.quota);
     reservations.purge(now); // what has ended counts for nobody
-    let charge = |unit| quota.turn_over(unit, &proof.user);
+    let charge = |unit| {
+        let turned = quota.turn_over(unit, &proof.user);
+        turned.map_err(|unit| (unit, quota.reached(&proof.user, 1)))
+    };
     let (ReservedPort { held, lease }, quota) = reservations.redeem(token, now, charge)?;
     let mut openings = [Opening::Unwanted, Opening::Unwanted];
     let family = lease.family();
@@ -356,7 +363,7 @@ fn grant(
     if !rules.commons.quota.has_room(&proof.user, count) {
         rules.commons.reservations.purge(now); // what has ended counts for nobody
         if !rules.commons.quota.has_room(&proof.user, count) {
-            return Err(Reject::QuotaReached);
+            return Err(rules.commons.quota.reached(&proof.user, count));
         }
     }
     // mutant: dual-counts-twice
@@ -370,7 +377,7 @@ fn grant(
     } else {
         quota.take(&proof.user).map(|[quota]| (quota, None))
     };
-    let (quota, reserves) = units.ok_or(Reject::QuotaReached)?;
+    let (quota, reserves) = units.ok_or_else(|| rules.commons.quota.reached(&proof.user, count))?;
     Ok(Granted {
         openings,
         held: None,
@@ -388,13 +395,13 @@ fn lease_ports(
 ) -> Result<[Opening; 2], Reject> {
     let mut openings = [Opening::Unwanted, Opening::Unwanted];
     if wish.port == PortKind::EvenPair && !rules.commons.reservations.has_room(now) {
-        return Err(Reject::InsufficientCapacity);
+        return Err(Reject::InsufficientCapacity(Limit::Reservations.into()));
     }
     for family in [Family::V4, Family::V6] {
         if wish.families[family.index()] {
             let shared = rules.shared[family.index()].as_ref();
             openings[family.index()] = if !rules.supports(family, wish.protocol) {
-                Opening::Failed(Reject::FamilyUnsupported.code())
+                Opening::Failed(Reject::FamilyUnsupported)
             } else if let Some(relay) = shared.filter(|_| rules.shares(wish.protocol)) {
                 Opening::Open {
                     endpoint: relay.endpoint,
@@ -409,7 +416,9 @@ fn lease_ports(
                     sibling,
                 }
             } else {
-                Opening::Failed(Reject::InsufficientCapacity.code())
+                Opening::Failed(Reject::InsufficientCapacity(
+                    ports_taken(family, rules).into(),
+                ))
             };
         }
     }
@@ -417,9 +426,24 @@ fn lease_ports(
         .iter()
         .any(|opening| matches!(opening, Opening::Waiting { .. } | Opening::Open { .. }));
     if any {
-        Ok(openings)
-    } else {
-        Err(Reject::InsufficientCapacity)
+        return Ok(openings);
+    }
+    let family = match wish.families[Family::V4.index()] {
+        true => Family::V4,
+        false => Family::V6,
+    };
+    Err(Reject::InsufficientCapacity(
+        ports_taken(family, rules).into(),
+    ))
+}
+
+/// Returns the limit that is reached when no port of `family` is free.
+fn ports_taken(family: Family, rules: &Rules) -> Limit {
+    let ports = &rules.config.relays.ports;
+    Limit::Ports {
+        family,
+        first: *ports.start(),
+        last: *ports.end(),
     }
 }
 

@@ -29,6 +29,7 @@ pub use self::token::{ThirdParties, TokenCipher};
 use crate::credential::{Claim, Credentials, Integrity, Terms, User};
 use crate::nonce::{Nonce, NonceKey, NonceState, Nonces, Scope, SecurityFeatures};
 use crate::random::Random;
+use crate::refusal::Refusal;
 use crate::time::Now;
 
 /// The result of a successful authentication.
@@ -52,6 +53,8 @@ pub struct Rejection {
     /// Whether nothing was wrong but the user or its key, so that a user database may know better. Never without
     /// [`AuthConfig::asks`].
     pub may_be_asked: bool,
+    /// Why, for the operator alone; `None` for the first request of a client, which has no credentials.
+    pub why: Option<Refusal>,
 }
 
 /// REALM, NONCE and PASSWORD-ALGORITHMS of an error answer.
@@ -127,6 +130,11 @@ impl Authenticator {
     /// Returns the seconds since 1970, as everything here is judged by: never fewer than before (V-32).
     pub(crate) fn calendar_s(&mut self, now: Now) -> u64 {
         self.calendar.advance(now)
+    }
+
+    /// Returns the part of a time-limited username that names the user.
+    pub(crate) fn id_in_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        self.credentials.id_in_name(name)
     }
 
     /// Returns whether any client can be served here: there are credentials, or guests.
@@ -219,6 +227,7 @@ impl Authenticator {
             code: 400,
             challenge: None,
             may_be_asked: false,
+            why: Some(Refusal::CredentialsMalformed),
         };
         let unix_s = self.calendar.advance(now);
         let realm = self.realms.of(message, session);
@@ -236,7 +245,7 @@ impl Authenticator {
                 algorithm: PasswordAlgorithm::Md5,
             });
         } else {
-            return Err(self.reject(401, unix_s, random, realm, scope));
+            return Err(self.reject(401, None, unix_s, random, realm, scope));
         };
 
         // Step 2: something that the integrity attribute depends on is missing, or cannot be read.
@@ -251,10 +260,14 @@ impl Authenticator {
                 let key = keys.find(|key| message.check_integrity(key).is_ok())?;
                 Some((user, key))
             }) else {
-                return Err(self.reject(401, unix_s, random, realm, scope));
+                // An address that a forged request names has proven nothing, and its owner is not to blame.
+                let stale = self.nonces.verify(unix_s, nonce, scope).refusal();
+                let why = Some(stale.unwrap_or(Refusal::TokenInvalid));
+                return Err(self.reject(401, why, unix_s, random, realm, scope));
             };
-            if self.nonces.verify(unix_s, nonce, scope) != NonceState::Fresh {
-                return Err(self.reject(438, unix_s, random, realm, scope));
+            let nonce_state = self.nonces.verify(unix_s, nonce, scope);
+            if let Some(why) = nonce_state.refusal() {
+                return Err(self.reject(438, Some(why), unix_s, random, realm, scope));
             }
             return Ok(Proof {
                 user,
@@ -282,33 +295,49 @@ impl Authenticator {
         } else {
             PasswordAlgorithm::Md5
         };
+        let is_own_realm = claimed_realm == realm.name().as_bytes();
         let terms = Terms {
             unix_s,
             accept_expired: self.expiry == ExpiryCheck::NewAllocations
                 && message.method() != Method::ALLOCATE,
             algorithm: checked,
-            refuse: !is_offered || claimed_realm != realm.name().as_bytes(),
+            refuse: !is_offered || !is_own_realm,
         };
         let user = self.credentials.verify(realm, claim, terms, |keys| {
             let key = keys.integrity_key(checked, integrity);
             key.is_some_and(|key| message.check_integrity(&key).is_ok())
         });
-        let Some(user) = user else {
-            // A fresh nonce proves the address, so that who asks in the name of others is not answered by a query.
-            let may_be_asked = self.asks != Asks::Never
+        let user = match user {
+            Ok(user) => user,
+            Err(why) => {
+                let why = match (is_own_realm, is_offered) {
+                    (false, _) => Refusal::RealmForeign,
+                    (true, false) => Refusal::AlgorithmNotOffered,
+                    (true, true) => why,
+                };
+                // A fresh nonce proves the address, so that who asks in the name of others is not answered by a query.
+                let may_be_asked = self.asks != Asks::Never
                 // guard: V-54-ask-proven
                 && nonce_state == NonceState::Fresh
                 && !terms.refuse
                 && matches!(claim, Claim::Username(_));
-            return Err(Rejection {
-                may_be_asked,
-                ..self.reject(401, unix_s, random, realm, scope)
-            });
+                return Err(Rejection {
+                    may_be_asked,
+                    ..self.reject(
+                        401,
+                        Some(nonce_state.refusal().unwrap_or(why)),
+                        unix_s,
+                        random,
+                        realm,
+                        scope,
+                    )
+                });
+            }
         };
 
         // Step 6: the nonce.
-        if nonce_state != NonceState::Fresh {
-            return Err(self.reject(438, unix_s, random, realm, scope));
+        if let Some(why) = nonce_state.refusal() {
+            return Err(self.reject(438, Some(why), unix_s, random, realm, scope));
         }
 
         // The key of the answer follows the algorithm that the request chose, not its integrity attribute.
@@ -323,7 +352,11 @@ impl Authenticator {
                 response_key: Some(response_key),
                 algorithm: checked,
             }),
-            None => Err(self.reject(401, unix_s, random, realm, scope)), // verified with this very key
+            None => {
+                // verified with this very key
+                let why = Some(Refusal::KeyWrong);
+                Err(self.reject(401, why, unix_s, random, realm, scope))
+            }
         }
     }
 
@@ -414,6 +447,7 @@ impl Authenticator {
     fn reject(
         &self,
         code: u16,
+        why: Option<Refusal>,
         unix_s: u64,
         random: &mut impl Random,
         realm: &Realm,
@@ -425,6 +459,7 @@ impl Authenticator {
             code,
             challenge,
             may_be_asked: false,
+            why,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::id::{AllocationId, RelayProtocol};
 use crate::out::Out;
 use crate::permission;
 use crate::policy::AllowedPeer;
+use crate::refusal::Limit;
 use crate::reject::Reject;
 use crate::request::Request;
 use crate::rules::Rules;
@@ -111,11 +112,12 @@ fn check_channel(
         || channels.len() < usize::from(limits.channels_per_allocation);
     let permission_fits = allocation.permissions.contains(peer.ip())
         || allocation.permissions.len() < usize::from(limits.permissions_per_allocation);
-    if channel_fits && permission_fits {
-        Ok((number, peer))
-    } else {
-        Err(Reject::InsufficientCapacity)
-    }
+    let limit = match (channel_fits, permission_fits) {
+        (true, true) => return Ok((number, peer)),
+        (false, _) => Limit::Channels(limits.channels_per_allocation),
+        (true, false) => Limit::Permissions(limits.permissions_per_allocation),
+    };
+    Err(Reject::InsufficientCapacity(limit.into()))
 }
 
 /// Binds a channel that has been checked.

@@ -13,6 +13,7 @@ use crate::id::{
     AllocationId, ClientTuple, ConnectionId, Endpoint, RelayHandle, RelayProtocol, RelayRequest,
 };
 use crate::policy::AllowedPeer;
+use crate::refusal::Refusal;
 use crate::tcp::handover::Handover;
 use crate::time::Time;
 use crate::tunnel_end::TunnelEnd;
@@ -190,6 +191,8 @@ pub enum Command<'a> {
         to: ClientTuple,
         /// The whole message.
         bytes: &'a [u8],
+        /// Why it refuses the request, for the operator alone.
+        why: Option<Refusal>,
     },
     /// A tunnel has ended, or was never open. Nothing can be sent by it any more.
     TunnelEnded {
@@ -207,17 +210,6 @@ pub enum Command<'a> {
         /// Whom it leads to.
         target: TunnelTarget,
     },
-}
-
-/// Why the host could not open a relay socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelayOpenError {
-    /// Another process has the port: the engine tries another one.
-    AddressInUse,
-    /// Out of descriptors or memory: the client gets 508.
-    OutOfResources,
-    /// Anything else: the client gets 508.
-    Other,
 }
 
 /// An ICMP error that a relay socket received, taken apart by the host (RFC 8656 §11.5).

@@ -26,6 +26,7 @@ pub(crate) use self::rest::RestSecret;
 pub(crate) use self::table::{Row, UserTable};
 use crate::auth::{MAC_KEY_LEN, Realm};
 use crate::random::{Random, random_u64};
+use crate::refusal::Refusal;
 
 /// So much of the key in a token coturn and its client use.
 const COTURN_MAC_KEY_LEN: usize = 16;
@@ -93,6 +94,11 @@ impl User {
     pub(crate) fn may_become(&self, other: &Self) -> bool {
         let is_renewal = self.has_token() && other.has_token() && self.realm == other.realm;
         is_renewal || self.is_same_as(other)
+    }
+
+    /// Returns whether an operator may mean this user by `name`: the whole name, or the part that stays when a time-limited credential is renewed.
+    pub fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || *self.quota_name == *name
     }
 
     /// Returns what a journal keeps of it.
@@ -330,14 +336,19 @@ impl Credentials {
         }
     }
 
-    /// Finds the user of `realm` for whom `check` accepts the key. Takes the same steps for every claim that ends in `None`.
+    /// Returns the part of a time-limited username that names the user.
+    pub(crate) fn id_in_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        Some(RestName::parse(name, self.separator)?.quota_name())
+    }
+
+    /// Finds the user of `realm` for whom `check` accepts the key, or why there is none. Takes the same steps for every claim that fails.
     pub(crate) fn verify(
         &mut self,
         realm: &Realm,
         claim: Claim<'_>,
         terms: Terms,
         check: impl Fn(&Keys) -> bool,
-    ) -> Option<Arc<User>> {
+    ) -> Result<Arc<User>, Refusal> {
         let (hash, name) = match claim {
             Claim::Username(name) => (userhash(name, realm.name().as_bytes()), Some(name)),
             Claim::Userhash(hash) => (hash, None),
@@ -367,12 +378,14 @@ impl Credentials {
         let is_good = terms.accept_expired || !has_expired;
         if is_proved && is_good && can_check.into() && !terms.refuse {
             let configured = || found.map(|(user, _)| Arc::new(user.user(realm.name())));
-            return recent.cloned().or_else(configured);
+            let user = recent.cloned().or_else(configured);
+            return user.ok_or(Refusal::UserUnknown);
         }
 
         let text = name.and_then(|name| core::str::from_utf8(name).ok());
         let rest = text.and_then(|name| RestName::parse(name, self.separator));
         let signed = name.unwrap_or(&hash);
+        let mut expired = None;
         for secret in realm.secrets() {
             let password = secret.password(signed);
             let keys = Keys::derive(signed, realm.name().as_bytes(), &password);
@@ -394,10 +407,22 @@ impl Credentials {
                     lifetime_max_s: u64::MAX,
                 });
                 self.recent.insert(hash, Arc::clone(&user));
-                return Some(user);
+                return Ok(user);
+            }
+            if let Some(rest) = &rest
+                && is_proved
+            {
+                expired = Some(Refusal::Expired {
+                    at_unix_s: rest.expires_unix_s,
+                });
             }
         }
-        None
+        // A name with an expiry is one that a secret may stand for.
+        let is_rest = Choice::from(u8::from(rest.is_some() && !realm.secrets().is_empty()));
+        let whys = [Refusal::UserUnknown, Refusal::KeyWrong];
+        let why = whys.get(usize::from((is_configured | is_rest).unwrap_u8()));
+        let why = why.copied().unwrap_or(Refusal::UserUnknown);
+        Err(expired.unwrap_or(why))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::id::{AllocationId, ClientTuple, Family, Transport};
 use crate::mobility;
 use crate::out::Out;
 use crate::random::Random;
+use crate::refusal::Limit;
 use crate::reject::Reject;
 use crate::rules::Rules;
 use crate::shared;
@@ -182,7 +183,7 @@ pub(crate) fn end_disconnected(
         );
     };
     for opening in &mut pending.openings.by_family {
-        let failed = Opening::Failed(Reject::InsufficientCapacity.code());
+        let failed = Opening::Failed(Reject::InsufficientCapacity(Limit::SocketLate.into()));
         match core::mem::replace(opening, failed) {
             Opening::Open {
                 endpoint, lease, ..

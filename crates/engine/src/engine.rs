@@ -19,7 +19,7 @@ use crate::allocation::lease::SharedRelay;
 use crate::allocations::Allocations;
 use crate::auth::{Authenticator, WrongPassword};
 use crate::change::Change;
-use crate::command::{Command, IcmpError, Outcome, RelayOpenError};
+use crate::command::{Command, IcmpError, Outcome};
 use crate::commons::Commons;
 use crate::config::{Config, RelayAddress};
 use crate::credential::User;
@@ -35,6 +35,7 @@ use crate::out::Out;
 use crate::policies::Policies;
 use crate::policy::{Explanation, InterfaceAddress};
 use crate::random::{Random, transaction_id};
+use crate::refusal::RelayOpenError;
 use crate::rules::Rules;
 use crate::session::Session;
 use crate::tcp::Way;
@@ -559,6 +560,11 @@ impl<R: Random> Engine<R> {
     ) -> bool {
         let budget = &self.rules.commons.unverified;
         budget.admit(now, source, received_len, answer_len)
+    }
+
+    /// Returns the part of a user's name that stays the same when a time-limited credential is renewed; `None` for a name without a time.
+    pub fn id_in_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        self.authenticator.id_in_name(name)
     }
 
     /// Returns the policy's verdict on a peer for a client, and the rule that decided, for a log.

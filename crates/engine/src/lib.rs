@@ -53,6 +53,7 @@ mod quota;
 mod random;
 mod redirect;
 mod refresh;
+mod refusal;
 mod reject;
 mod reply;
 mod request;
@@ -86,8 +87,8 @@ pub use crate::change::{
     Unasked, Usage,
 };
 pub use crate::command::{
-    ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, Question, RelayOpenError,
-    SendRoute, TunnelTarget,
+    ClientRoute, Command, Flow, Framing, IcmpError, Outcome, PeerRoute, Question, SendRoute,
+    TunnelTarget,
 };
 pub use crate::commons::Commons;
 pub use crate::config::{
@@ -112,6 +113,7 @@ pub use crate::policy::{
 pub use crate::ports::PortCounts;
 pub use crate::random::{BufferedRandom, RANDOM_BUFFER_LEN, Random};
 pub use crate::redirect::alternates::{Alternate, Redirection};
+pub use crate::refusal::{Limit, Refusal, RelayOpenError};
 pub use crate::reservation::ReservationToken;
 pub use crate::session::Session;
 pub use crate::tcp::Way;

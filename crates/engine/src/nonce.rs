@@ -30,6 +30,7 @@ use turnbuckle_wire::PasswordAlgorithm;
 
 use crate::address::canonical_ip;
 use crate::random::Random;
+use crate::refusal::Refusal;
 
 /// The first characters of every nonce cookie (RFC 8489 §9.2).
 const COOKIE_PREFIX: &[u8; 9] = b"obMatJos2";
@@ -183,6 +184,17 @@ pub(crate) enum NonceState {
     Stale,
     /// Not issued to this client, or not by this server, or longer ago than that.
     Invalid,
+}
+
+impl NonceState {
+    /// Returns why a request with such a nonce is refused, for the operator.
+    pub(crate) const fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Fresh => None,
+            Self::Stale => Some(Refusal::NonceStale),
+            Self::Invalid => Some(Refusal::NonceForeign),
+        }
+    }
 }
 
 /// The scope of a challenge: its two ends, and what is sent with its nonce.

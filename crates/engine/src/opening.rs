@@ -6,12 +6,12 @@ use crate::allocation::Entry;
 use crate::allocation::lease::Lease;
 use crate::allocation::opening::Opening;
 use crate::allocations::Allocations;
-use crate::command::RelayOpenError;
 use crate::held::{HeldPort, Opened};
 use crate::id::{AllocationId, Family, RelayHandle, RelayProtocol, RelayRequest};
 use crate::out::Out;
 use crate::ports::{PortKind, PortLease};
 use crate::random::{Random, random_u64};
+use crate::refusal::{Limit, RelayOpenError};
 use crate::reject::Reject;
 use crate::reservation::ReservedPort;
 use crate::rules::Rules;
@@ -122,7 +122,9 @@ pub(crate) fn take_opened(
             };
             openings.in_use.push(lease);
         }
-        (Err(_), None) => *opening = Opening::Failed(Reject::InsufficientCapacity.code()),
+        (Err(why), None) => {
+            *opening = Opening::Failed(Reject::InsufficientCapacity(Limit::Socket(why).into()))
+        }
     }
     openings.are_answered()
 }

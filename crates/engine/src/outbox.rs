@@ -11,6 +11,7 @@ use crate::id::{
 };
 use crate::policy::AllowedPeer;
 use crate::ports::PortLease;
+use crate::refusal::Refusal;
 use crate::request::REPLY_LEN_MAX;
 use crate::tunnel_end::TunnelEnd;
 
@@ -43,6 +44,7 @@ enum Queued {
     Reply {
         to: ClientTuple,
         len: usize,
+        why: Option<Refusal>,
     },
     TunnelEnded {
         client: ClientTuple,
@@ -83,9 +85,16 @@ impl Outbox {
         debug_assert!(len > 0, "every reply fits, and its texts are valid");
         self.bytes.truncate(start + len);
         if len > 0 {
-            self.queue.push(Queued::Reply { to, len });
+            self.queue.push(Queued::Reply { to, len, why: None });
         }
         len
+    }
+
+    /// Notes why a request is refused, beside the reply that was queued last.
+    pub(crate) fn explain(&mut self, refusal: Option<Refusal>) {
+        if let Some(Queued::Reply { why, .. }) = self.queue.last_mut() {
+            *why = refusal;
+        }
     }
 
     /// Takes back the reply that was queued last.
@@ -200,10 +209,10 @@ impl Outbox {
                     client,
                     target,
                 },
-                Queued::Reply { to, len } => {
+                Queued::Reply { to, len, why } => {
                     let bytes = &self.bytes[start..start + len];
                     start += len;
-                    Command::Reply { to, bytes }
+                    Command::Reply { to, bytes, why }
                 }
             });
         }

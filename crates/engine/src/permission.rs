@@ -8,6 +8,7 @@ use crate::auth::Proof;
 use crate::change::Change;
 use crate::id::AllocationId;
 use crate::out::Out;
+use crate::refusal::Limit;
 use crate::reject::Reject;
 use crate::request::Request;
 use crate::rules::Rules;
@@ -104,7 +105,8 @@ fn check_permissions(
         .count();
     // guard: V-45-permissions
     if allocation.permissions.len() + added > limit {
-        return Err(Reject::InsufficientCapacity);
+        let limit = Limit::Permissions(rules.config.limits.permissions_per_allocation);
+        return Err(Reject::InsufficientCapacity(limit.into()));
     }
     Ok(())
 }

@@ -125,6 +125,7 @@ pub(crate) fn challenge(
             }
         },
     );
+    out.outbox.explain(rejection.why);
     match is_guess {
         true => out.spend_guess(rules, request, answer_len),
         false => out.spend_unverified(rules, request, answer_len),

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
 use crate::credential::User;
+use crate::refusal::Limit;
+use crate::reject::Reject;
 
 /// Counts by realm and quota name, and their bounds. Realms and names without a unit are not kept.
 #[derive(Debug)]
@@ -96,6 +98,19 @@ impl QuotaLedger {
         let state = self.lock();
         let bound = state.bounds.of_realm(&user.realm);
         state.counts.have_room(user, count, bound)
+    }
+
+    /// Returns the refusal of `count` more, by the bound that is reached.
+    pub(crate) fn reached(&self, user: &User, count: u32) -> Reject {
+        let state = self.lock();
+        let bound = state.bounds.of_realm(&user.realm);
+        let of_realm = state.counts.by_realm.get(&user.realm);
+        let of_user = of_realm.and_then(|of_realm| of_realm.by_name.get(&user.quota_name));
+        let of_user = of_user.copied().unwrap_or(0);
+        Reject::QuotaReached(match of_user.saturating_add(count) > bound.user_max {
+            true => Limit::User(bound.user_max),
+            false => Limit::Realm(bound.total_max),
+        })
     }
 
     /// Takes units for `user`, all or none; `None` when that is more than the user or its realm may have.

@@ -1,5 +1,7 @@
 //! The reasons why requests are refused, one to one with STUN error codes.
 
+use crate::refusal::{Limit, Refusal};
+
 /// The error codes of RFC 8489 §14.8, RFC 8656 §19 and RFC 6062 §6.3 that the engine itself answers with. The authenticator decides
 /// those of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,6 +9,10 @@ pub(crate) enum Reject {
     /// With a description of the error, because this code alone is not specific.
     BadRequest(&'static str),
     Forbidden,
+    /// 403, because the server takes no new clients.
+    Draining,
+    /// 403, because of the address of the client.
+    ClientDenied,
     MobilityForbidden,
     UnknownAttributes,
     AllocationMismatch,
@@ -16,8 +22,8 @@ pub(crate) enum Reject {
     PeerFamilyMismatch,
     ConnectionExists,
     ConnectionFailed,
-    QuotaReached,
-    InsufficientCapacity,
+    QuotaReached(Limit),
+    InsufficientCapacity(Refusal),
     /// About a shared relay socket. The reason is always given, in coturn's words, because scripts look for it.
     Shared(SharedRefusal),
 }
@@ -60,7 +66,7 @@ impl Reject {
     pub(crate) const fn code(self) -> u16 {
         match self {
             Self::BadRequest(_) => 400,
-            Self::Forbidden => 403,
+            Self::Forbidden | Self::Draining | Self::ClientDenied => 403,
             Self::MobilityForbidden => 405,
             Self::UnknownAttributes => 420,
             Self::AllocationMismatch => 437,
@@ -70,9 +76,31 @@ impl Reject {
             Self::PeerFamilyMismatch => 443,
             Self::ConnectionExists => 446,
             Self::ConnectionFailed => 447,
-            Self::QuotaReached => 486,
-            Self::InsufficientCapacity => 508,
+            Self::QuotaReached(_) => 486,
+            Self::InsufficientCapacity(_) => 508,
             Self::Shared(refusal) => refusal.code(),
+        }
+    }
+
+    /// Returns what the operator is told beside the code; `None` where the code says it.
+    pub(crate) const fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::BadRequest(what) => Some(Refusal::Malformed(what)),
+            Self::Draining => Some(Refusal::Draining),
+            Self::ClientDenied => Some(Refusal::ClientDenied),
+            Self::QuotaReached(limit) => Some(Refusal::Limit(limit)),
+            Self::InsufficientCapacity(refusal) => Some(refusal),
+            Self::Forbidden
+            | Self::MobilityForbidden
+            | Self::UnknownAttributes
+            | Self::AllocationMismatch
+            | Self::FamilyUnsupported
+            | Self::WrongCredentials
+            | Self::TransportUnsupported
+            | Self::PeerFamilyMismatch
+            | Self::ConnectionExists
+            | Self::ConnectionFailed
+            | Self::Shared(_) => None,
         }
     }
 
@@ -147,8 +175,16 @@ mod tests {
                 447,
                 "Connection Timeout or Failure",
             ),
-            (Reject::QuotaReached, 486, "Allocation Quota Reached"),
-            (Reject::InsufficientCapacity, 508, "Insufficient Capacity"),
+            (
+                Reject::QuotaReached(Limit::User(1)),
+                486,
+                "Allocation Quota Reached",
+            ),
+            (
+                Reject::InsufficientCapacity(Refusal::ReservationUnknown),
+                508,
+                "Insufficient Capacity",
+            ),
         ];
         for (reject, code, phrase) in registered {
             assert_eq!((reject.code(), reject.phrase(false)), (code, phrase));

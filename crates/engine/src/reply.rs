@@ -85,7 +85,9 @@ impl Out {
         reject: Reject,
     ) -> usize {
         let phrase = reject.phrase(config.answers.detailed_reasons);
-        self.write_error_as(config, envelope, key, (reject.code(), phrase), |_, _| {})
+        let len = self.write_error_as(config, envelope, key, (reject.code(), phrase), |_, _| {});
+        self.outbox.explain(reject.refusal());
+        len
     }
 
     /// Queues a 420 response that lists every type that was not understood (RFC 8489 §6.3.1.1).

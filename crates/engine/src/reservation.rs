@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::held::HeldPort;
 use crate::ports::PortLease;
 use crate::quota::QuotaUnit;
+use crate::refusal::Refusal;
 use crate::reject::Reject;
 use crate::time::Time;
 
@@ -110,14 +111,14 @@ impl Reservations {
         &self,
         token: ReservationToken,
         now: Time,
-        charge: impl FnOnce(QuotaUnit) -> Result<QuotaUnit, QuotaUnit>,
+        charge: impl FnOnce(QuotaUnit) -> Result<QuotaUnit, (QuotaUnit, Reject)>,
     ) -> Result<(ReservedPort, QuotaUnit), Reject> {
         let mut by_token = self.lock();
         // mutant: token-works-twice
         let reservation = by_token
             .remove(&token)
             .filter(|reservation| now < reservation.expires)
-            .ok_or(Reject::InsufficientCapacity)?;
+            .ok_or(Reject::InsufficientCapacity(Refusal::ReservationUnknown))?;
         let Reservation {
             port,
             quota,
@@ -130,14 +131,14 @@ impl Reservations {
                 self.lock_spent().insert(token, expires);
                 Ok((port, quota))
             }
-            Err(quota) => {
+            Err((quota, reject)) => {
                 let reservation = Reservation {
                     port,
                     quota,
                     expires,
                 };
                 by_token.insert(token, reservation);
-                Err(Reject::QuotaReached)
+                Err(reject)
             }
         }
     }

@@ -78,7 +78,7 @@ pub(crate) fn check_resume(
         return Err(Reject::AllocationMismatch); // it has an allocation of its own
     }
     if !rules.policies.usual.accepts_client(from.remote) {
-        return Err(Reject::Forbidden); // RFC 8656 §21.4
+        return Err(Reject::ClientDenied); // RFC 8656 §21.4
     }
     Ok((id, Resume::NewPath(next)))
 }

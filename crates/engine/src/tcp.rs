@@ -49,6 +49,7 @@ use crate::out::Out;
 use crate::policy::AllowedPeer;
 use crate::random::transaction_id;
 use crate::random::{Random, random_u64};
+use crate::refusal::Limit;
 use crate::reject::Reject;
 use crate::request::Request;
 use crate::rules::Rules;
@@ -228,13 +229,14 @@ pub(crate) fn connect(
     let tcp = rules.config.relays.tcp.as_ref().ok_or(Reject::Forbidden)?;
     let deadline = now + tcp.connect_timeout;
     if !has_room_for_connection(id, rules, allocations) {
-        return Err(Reject::InsufficientCapacity);
+        let limit = Limit::PeerConnections(tcp.connections_per_allocation);
+        return Err(Reject::InsufficientCapacity(limit.into()));
     }
     let pending = rules
         .commons
         .connections
         .charge(&proof.user.realm, &proof.user.quota_name, now)
-        .ok_or(Reject::QuotaReached)?;
+        .ok_or(Reject::QuotaReached(Limit::Connects))?;
     let lease = lease_connection(request.from, Arc::clone(&proof.user), rules, random);
     let connection = lease.id();
     allocations.connections.attempts += 1;

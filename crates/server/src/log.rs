@@ -5,6 +5,7 @@
 
 mod coturn;
 mod pace;
+mod reasons;
 mod request;
 mod sink;
 mod summary;
@@ -15,14 +16,16 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
-use turnbuckle_engine::{Change, Created, EndCause, Ended, Time};
+use turnbuckle_engine::{Change, Created, EndCause, Ended, Refusal, Time};
 
 pub(crate) use self::coturn::Lines;
 use self::pace::Pace;
+use self::reasons::{Warnings, why};
 pub use self::request::Seal;
 use self::request::word;
-pub(crate) use self::request::{Answer, Asked, Path};
+pub(crate) use self::request::{Answer, Asked, Denied, Path};
 pub use self::sink::{Outputs, Sink};
 use self::summary::Summaries;
 pub use self::summary::Summary;
@@ -36,6 +39,9 @@ use crate::shard::serving::Logged;
 
 /// Lines per second about requests, of one shard, where they are not paced by session.
 const REQUESTS: Pace = Pace::new(20, 20);
+
+/// Time after which lost lines are reported in a line of their own.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// What the lines of a relay are written to. It must not block.
 pub trait Output: Write {
@@ -84,6 +90,8 @@ pub(crate) struct Log {
     /// Writes coturn's lines, if they are printed in place of our own.
     coturn: Option<coturn::Sessions>,
     requests: Pace,
+    /// Refusals that have a line without `verbose`.
+    warnings: Warnings,
     /// Users who are traced.
     traces: Traces,
     /// What summaries need to know of sessions, if there are any.
@@ -91,6 +99,8 @@ pub(crate) struct Log {
     counters: Arc<ShardCounters>,
     /// Lines lost since the last one that found room.
     lost: u64,
+    /// When they are reported, if no line finds room before.
+    lost_due: Option<Time>,
 }
 
 impl Log {
@@ -109,9 +119,11 @@ impl Log {
             events,
             scope,
             requests: REQUESTS,
+            warnings: Warnings::new(shards),
             traces: Traces::default(),
             counters,
             lost: 0,
+            lost_due: None,
         }
     }
 
@@ -122,10 +134,10 @@ impl Log {
 
     /// Returns whether [`Self::answered`] has to be called for a response. Only error responses count unless requests are logged.
     #[inline]
-    pub(crate) fn wants_answer(&self, answer: &[u8]) -> bool {
+    pub(crate) fn wants_answer(&self, answer: &[u8], why: Option<Refusal>) -> bool {
         // The low bit of the class, which stands apart from the method (RFC 8489 §5).
         let is_error = || answer.get(1).is_some_and(|byte| byte & 0x10 != 0);
-        self.traces.are_any() || self.is_logged(is_error)
+        self.traces.are_any() || why.is_some_and(Warnings::are_of) || self.is_logged(is_error)
     }
 
     /// Returns whether a response has a line in the log.
@@ -133,7 +145,7 @@ impl Log {
     fn is_logged(&self, is_error: impl FnOnce() -> bool) -> bool {
         match &self.coturn {
             Some(_) => self.scope.logged.wanted.sessions || is_error(),
-            None => self.scope.logged.requests,
+            None => self.scope.logged.requests || self.scope.logged.wanted.sessions && is_error(),
         }
     }
 
@@ -209,34 +221,51 @@ impl Log {
         self.lines(line);
     }
 
-    /// Logs a response to a client. `denied` holds the peer that an operator's rule denies, and that rule.
+    /// Logs a response to a client. `denied` holds the peer that was refused.
     pub(crate) fn answered(
         &mut self,
         path: Path,
         answer: &Answer,
         asked: &Asked,
-        denied: Option<(IpAddr, String)>,
+        denied: Option<Denied>,
         now: Time,
     ) {
-        self.traces.answered(self.scope.shard, path, answer, asked);
+        let reason = match &denied {
+            Some(denied) => Some(format!("peer {}", denied.why)),
+            None => answer.why.map(|refusal| {
+                let realm = answer.realm.as_ref().or(asked.realm.as_ref());
+                why(refusal, realm.map_or("", |realm| realm))
+            }),
+        };
+        let reason = reason.as_deref();
+        let shard = self.scope.shard;
+        self.traces.answered(shard, path, answer, asked, reason);
+        let warning =
+            reason.and_then(|reason| (self.warnings).line(path, answer, asked, reason, now));
+        self.lines(warning);
         if !self.is_logged(|| answer.error.is_some()) {
             return;
         }
         if let Some(sessions) = &mut self.coturn {
-            let lines = sessions.answered(path, answer, asked, denied, now);
+            let denied = denied.and_then(|denied| Some((denied.peer, denied.range?)));
+            let lines = sessions.answered(path, answer, asked, denied, reason, now);
             return self.lines(lines);
         }
+        // The first request of a client has no credentials, and neither has what strangers send.
+        let has_credentials = asked.user.is_some() || answer.is_proven;
+        if !has_credentials && !self.scope.logged.requests {
+            return;
+        }
         if let Some(left_out) = self.requests.admit(now) {
-            let result = match answer.error {
-                None => "success".to_owned(),
-                Some(code) => format!("error {code}: {}", phrase(code)),
-            };
+            let result = result(answer, reason);
             let before = match left_out {
                 0 => String::new(),
                 count => format!(" ({count} lines before this one were left out)"),
             };
+            let user = asked.user.as_ref().filter(|_| answer.error.is_some());
+            let user = user.map_or(String::new(), |user| format!(", username=<{user}>"));
             self.line(format!(
-                "{} by {} from {}: {result}{before}",
+                "{} by {} from {}{user}: {result}{before}",
                 word(answer.method),
                 path.transport.as_str(),
                 path.client
@@ -294,8 +323,21 @@ impl Log {
 
     /// Prints the lines that are due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
-        if self.next_timeout().is_some_and(|due| due <= now)
-            && let Some(sessions) = &mut self.coturn
+        match (self.lost, self.lost_due) {
+            (0, _) => self.lost_due = None,
+            (_, None) => self.lost_due = Some(now + LOST_AFTER),
+            (lost, Some(due)) if due <= now => {
+                self.lost_due = Some(now + LOST_AFTER);
+                let shard = self.scope.shard;
+                let text = format!("warning: shard {shard}: {lost} lines of the log were lost");
+                if self.send(Event::Line(text)) {
+                    self.lost = 0;
+                }
+            }
+            _ => {}
+        }
+        if let Some(sessions) = &mut self.coturn
+            && sessions.next_timeout().is_some_and(|due| due <= now)
         {
             let lines = sessions.expired(now);
             self.lines(lines);
@@ -304,7 +346,8 @@ impl Log {
 
     /// Returns the next time at which [`Self::handle_timeout`] may print a line.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.coturn.as_ref()?.next_timeout()
+        let due = self.coturn.as_ref().and_then(|it| it.next_timeout());
+        due.into_iter().chain(self.lost_due).min()
     }
 
     fn lines(&mut self, lines: impl IntoIterator<Item = String>) {
@@ -338,6 +381,15 @@ impl Log {
                 false
             }
         }
+    }
+}
+
+/// Returns what a request was answered, and why.
+fn result(answer: &Answer, reason: Option<&str>) -> String {
+    match (answer.error, reason) {
+        (None, _) => "success".to_owned(),
+        (Some(code), None) => format!("error {code}: {}", phrase(code)),
+        (Some(code), Some(reason)) => format!("error {code}: {}, {reason}", phrase(code)),
     }
 }
 
@@ -481,6 +533,20 @@ mod tests {
         assert_eq!(next().as_deref(), Some("warning: shard 0: 1"));
         assert_eq!(next(), None);
         assert_eq!(counters.log.log_lost.get(), 8);
+        // Nothing more is to be said, and still it is said, in a while.
+        let start = Time::from_secs(1);
+        log.handle_timeout(start);
+        assert_eq!(log.next_timeout(), Some(start + LOST_AFTER));
+        log.handle_timeout(start + LOST_AFTER);
+        let expected = "warning: shard 0: 8 lines of the log were lost";
+        assert_eq!(next().as_deref(), Some(expected));
+        log.handle_timeout(start + LOST_AFTER * 2);
+        assert_eq!((next(), log.next_timeout()), (None, None));
+        for number in 0..10 {
+            log.warn(&number.to_string());
+        }
+        next();
+        next();
         log.warn("again");
         log.warn("and again");
         let expected = "warning: shard 0: again (8 lines before this one were lost)";

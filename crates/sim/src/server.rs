@@ -476,7 +476,7 @@ impl Server {
         let sockets = &mut self.sockets;
         let (held_ports, taking) = (&self.held, &mut self.taking);
         shard.engine.with_commands(|command| match command {
-            Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
+            Command::Reply { to, bytes, .. } => replies.push((to, bytes.to_vec())),
             Command::OpenRelay {
                 request,
                 address,

@@ -1,7 +1,5 @@
 //! The requests that are served, and their answers.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +15,9 @@ use turnbuckle_server::config::Reload;
 use turnbuckle_server::handle::{SessionFilter, Upgrade};
 
 use super::body::Answered;
-use super::filter::{FILTERS, Measure, Query};
-use super::session::{object, weight};
+use super::filter::{FILTERS, Query};
+use super::session::object;
+use super::top::top;
 use super::{Api, Caller, trace};
 use crate::asking::{ask, ask_for, say};
 use crate::certificates::describe;
@@ -30,13 +29,10 @@ pub(crate) const NDJSON: &str = "application/x-ndjson";
 const JSON: &str = "application/json";
 
 /// Sessions of one page at most, and of a list of the largest.
-const SESSIONS_MAX: usize = 1000;
+pub(super) const SESSIONS_MAX: usize = 1000;
 
 /// Keys that name files of certificates.
 const CERTIFICATES: [&str; 2] = ["cert", "prometheus-cert"];
-
-/// Sessions in the list of the largest, if the query does not say.
-const TOP: usize = 10;
 
 /// Time in which a reader of a list has to take the next piece.
 pub(super) const READ: Duration = Duration::from_secs(10);
@@ -111,7 +107,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
         "/v1/trace" => return trace::trace(api, caller, query).await,
         "/v1/sessions" => api.page(query).await,
         "/v1/sessions:end" => api.end_some(caller, query).await,
-        "/v1/top" => api.top(query).await,
+        "/v1/top" => top(&api.shared.commands, query).await,
         "/v1/config" => match plain(query) {
             Ok(()) => api.configuration().await,
             Err(refusal) => Err(refusal),
@@ -131,7 +127,7 @@ pub(crate) async fn answer<B>(api: &Arc<Api>, caller: Caller, request: &Request<
             Err(refusal) => Err(refusal),
         },
         "/v1/drain" => match plain(query) {
-            Ok(()) if is_get => Ok(api.drain()),
+            Ok(()) if is_get => Ok(api.drain().to_string()),
             Ok(()) => api.set_draining(caller, *method == Method::PUT).await,
             Err(refusal) => Err(refusal),
         },
@@ -257,27 +253,34 @@ impl Api {
         Ok(health.to_string())
     }
 
-    fn drain(&self) -> String {
+    fn drain(&self) -> Value {
         let accounting = self.shared.counters.accounting();
         json!({
             "draining": self.shared.counters.is_draining(),
             "allocations": accounting.get("allocations", None),
             "tunnels": accounting.get("tunnels", None),
         })
-        .to_string()
     }
 
     async fn set_draining(&self, caller: Caller, is_draining: bool) -> Result<String, Refusal> {
         let what = if is_draining { "drain" } else { "undrain" };
         self.note(caller, what).await?;
-        let done = ask(|reply| match is_draining {
-            true => self.shared.commands.drain(reply),
-            false => self.shared.commands.undrain(reply),
-        });
-        done.await.ok_or_else(busy)?;
+        let left_max = match is_draining {
+            true => {
+                let begun = ask(|reply| self.shared.commands.drain(reply));
+                Some(begun.await.ok_or_else(busy)?)
+            }
+            false => {
+                let ended = ask(|reply| self.shared.commands.undrain(reply));
+                ended.await.ok_or_else(busy)?;
+                None
+            }
+        };
         // The shards have heard of it before they answer this.
         health::silent_shards(&self.shared.commands).await;
-        Ok(self.drain())
+        let mut answer = self.drain();
+        answer["left_max"] = left_max.into();
+        Ok(answer.to_string())
     }
 
     /// Answers with a page of the sessions that pass a filter.
@@ -296,35 +299,6 @@ impl Api {
         }
         let cursor = walk.next().map(|(shard, place)| format!("{shard}-{place}"));
         Ok(json!({ "sessions": sessions, "cursor": cursor }).to_string())
-    }
-
-    /// Answers with the sessions that have relayed most.
-    async fn top(&self, query: &str) -> Result<String, Refusal> {
-        let query = read(query, &[&FILTERS, &["max", "by"]])?;
-        let max = at_most(query.max.unwrap_or(TOP))?;
-        let by = query.by.unwrap_or(Measure::Bytes);
-        // The least of those kept is on top.
-        let mut heaviest = BinaryHeap::with_capacity(max + 1);
-        let mut walk = Walk::new(&self.shared.commands, Action::List, query.filter, (0, 0));
-        while let Some(page) = walk.page(SESSIONS_MAX).await.map_err(silent)? {
-            for session in page.sessions {
-                let rank = Reverse((weight(&session, by), Reverse(session.number)));
-                if heaviest.len() == max
-                    && heaviest
-                        .peek()
-                        .is_some_and(|(least, _): &(_, Kept)| rank >= *least)
-                {
-                    continue;
-                }
-                heaviest.push((rank, Kept(object(&session))));
-                if heaviest.len() > max {
-                    heaviest.pop();
-                }
-            }
-        }
-        let sessions = heaviest.into_sorted_vec().into_iter();
-        let sessions: Vec<_> = sessions.map(|(_, Kept(session))| session).collect();
-        Ok(json!({ "sessions": sessions }).to_string())
     }
 
     /// Lists or ends one session, and answers with what it was like.
@@ -460,29 +434,6 @@ impl Api {
     }
 }
 
-/// A session in a heap, whose place there is not its own matter.
-struct Kept(Value);
-
-impl PartialEq for Kept {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Kept {}
-
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Kept {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
 /// Answers with all sessions that pass a filter, one in a line, as fast as they are read.
 fn list(api: &Arc<Api>, query: &str) -> Answer {
     let query = match read(query, &[&FILTERS]) {
@@ -543,7 +494,7 @@ fn plain(query: &str) -> Result<(), Refusal> {
     read(query, &[]).map(drop)
 }
 
-fn at_most(max: usize) -> Result<usize, Refusal> {
+pub(super) fn at_most(max: usize) -> Result<usize, Refusal> {
     match max {
         1..=SESSIONS_MAX => Ok(max),
         _ => Err((

@@ -22,6 +22,8 @@ pub(crate) struct Query {
     pub(crate) seconds: Option<u64>,
     /// By what sessions are compared.
     pub(crate) by: Option<Measure>,
+    /// What is compared.
+    pub(crate) per: Option<Per>,
     /// Nothing is to change.
     pub(crate) is_dry_run: bool,
     /// A program.
@@ -35,6 +37,15 @@ pub(crate) struct Query {
 pub(crate) enum Measure {
     Bytes,
     Datagrams,
+    /// Bytes per second, now.
+    Rate,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Per {
+    Session,
+    User,
 }
 
 /// Parameters that say which sessions are meant.
@@ -109,7 +120,15 @@ impl Query {
                 self.by = Some(match value {
                     "bytes" => Measure::Bytes,
                     "datagrams" => Measure::Datagrams,
-                    _ => return Err("`by` is bytes or datagrams".to_owned()),
+                    "rate" => Measure::Rate,
+                    _ => return Err("`by` is bytes, datagrams or rate".to_owned()),
+                });
+            }
+            "per" => {
+                self.per = Some(match value {
+                    "session" => Per::Session,
+                    "user" => Per::User,
+                    _ => return Err("`per` is session or user".to_owned()),
                 });
             }
             _ => return Err(format!("`{name}` is no parameter")),

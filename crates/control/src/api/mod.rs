@@ -8,6 +8,7 @@ mod body;
 mod filter;
 mod session;
 pub(crate) mod socket;
+mod top;
 mod trace;
 
 use std::convert::Infallible;

@@ -3,8 +3,6 @@
 use serde_json::{Value, json};
 use turnbuckle_server::handle::{Session, Traffic};
 
-use super::filter::Measure;
-
 /// Returns a session as an object. Its number is a text of eighteen digits, as in the log: programs that read JSON hold no such number exactly.
 pub(crate) fn object(session: &Session) -> Value {
     let traffic =
@@ -26,7 +24,7 @@ pub(crate) fn object(session: &Session) -> Value {
         "tunnel_to": session.peers.tunnel_to,
         "age_s": session.time.age.as_secs(),
         "expires_in_s": session.time.expires_in.as_secs(),
-        "max_bps": session.bytes_per_s,
+        "max_bps": session.peers.bytes_per_s,
         "is_mobile": session.is_mobile,
         "peers": session.peers.allowed,
         "usage": {
@@ -36,14 +34,4 @@ pub(crate) fn object(session: &Session) -> Value {
             "peer_sent": traffic(&session.usage.peer_sent),
         },
     })
-}
-
-/// Returns how much a session has relayed, received by client and peers together.
-pub(crate) fn weight(session: &Session, by: Measure) -> u64 {
-    let usage = &session.usage;
-    let part = |traffic: &Traffic| match by {
-        Measure::Bytes => traffic.bytes,
-        Measure::Datagrams => traffic.datagrams,
-    };
-    part(&usage.client_received).saturating_add(part(&usage.peer_received))
 }

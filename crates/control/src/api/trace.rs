@@ -87,10 +87,12 @@ async fn begin(api: &Arc<Api>, caller: Caller, query: &str) -> Result<Answer, Re
     };
     let begun = ask(|reply| api.shared.commands.trace(trace.clone(), reply));
     begun.await.ok_or_else(busy)?;
-    let first: String = first
+    let sessions = first
         .iter()
-        .map(|session| format!("{}\n", json!({ "session": object(session) })))
-        .collect();
+        .map(|session| json!({ "session": object(session) }));
+    // Every shard has the trace by now.
+    let first = sessions.chain([json!({ "begun": true })]);
+    let first: String = first.map(|line| format!("{line}\n")).collect();
     tokio::spawn(send(first, lines, lost, until, pieces, place));
     Ok(streamed(body))
 }

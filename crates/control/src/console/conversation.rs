@@ -263,7 +263,9 @@ async fn carry_out(
         Typed::Drain => match visitor.note(console, "drain").await {
             Ok(()) => {
                 let begun = ask(|reply| console.commands.drain(reply)).await;
-                begun.ok_or_else(|| "the relay takes no command now".to_owned())
+                begun
+                    .map(drop)
+                    .ok_or_else(|| "the relay takes no command now".to_owned())
             }
             refused => refused,
         },

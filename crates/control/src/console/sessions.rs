@@ -193,7 +193,7 @@ fn lines_of(session: &Session, place: u64, are_fingerprints_enforced: bool) -> V
         lines.push(format!("      TLS method: {}", seal.version));
         lines.push(format!("      TLS cipher: {}", seal.suite));
     }
-    if let Some(rate) = session.bytes_per_s {
+    if let Some(rate) = session.peers.bytes_per_s {
         lines.push(format!("      Max throughput: {rate} bytes per second"));
     }
     let (received, sent) = (&usage.client_received, &usage.client_sent);

@@ -78,11 +78,18 @@ enum Command {
         #[arg(long, conflicts_with_all = ["Filter", "numbers"])]
         all: bool,
     },
-    /// List the sessions that have relayed most, from clients and from peers together
+    /// List the sessions or users that have relayed most, or relay most now, from clients and from peers together
     Top {
-        /// What is compared
+        /// What is compared: bytes or datagrams since the session began, or bytes per second now
         #[arg(long, value_enum, default_value_t = By::Bytes)]
         by: By,
+        /// Add up the sessions of each user
+        #[arg(long)]
+        users: bool,
+        /// Seconds over which the rate is measured
+        #[arg(long, value_name = "SECONDS", default_value_t = 2,
+              value_parser = clap::value_parser!(u64).range(1..=30))]
+        seconds: u64,
         /// How many to list
         #[arg(long, value_name = "COUNT", default_value_t = 10,
               value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -90,7 +97,7 @@ enum Command {
         #[command(flatten)]
         filter: Filter,
     },
-    /// Refuse new allocations, and end when drain-min-allocations or fewer are left
+    /// Refuse new allocations, and end when drain-min-allocations or fewer are left. A relay that has no more than these ends at once
     Drain {
         /// Wait until the relay has ended; exit code 1 if draining is called off meanwhile
         #[arg(long)]
@@ -146,7 +153,7 @@ enum Command {
     },
     /// Show what one user asks for and is answered while it happens, and nothing of what it relays
     Trace {
-        /// Name of the user, the whole
+        /// Name of the user: the whole, or the part without the time of a time-limited credential
         user: String,
         /// How long
         #[arg(long, value_name = "SECONDS", default_value_t = 600,
@@ -162,7 +169,7 @@ enum Command {
 /// Which sessions are meant; all conditions have to hold
 #[derive(Args)]
 struct Filter {
-    /// Name of the user, the whole
+    /// Name of the user: the whole, or the part without the time of a time-limited credential
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Part of the name of the user
@@ -213,6 +220,7 @@ impl Filter {
 enum By {
     Bytes,
     Datagrams,
+    Rate,
 }
 
 /// Carries out a command, and returns the exit code. What is wrong is on standard error.
@@ -267,38 +275,40 @@ impl Call {
         match command {
             Command::Sessions { filter } => self.sessions(filter).await?,
             Command::Session { number } => {
-                self.pairs(Method::GET, &format!("/v1/sessions/{number}"))
-                    .await?;
+                let path = format!("/v1/sessions/{number}");
+                let answer = self.client.ask(Method::GET, &path).await?;
+                self.say(&answer, show::session)?;
             }
             Command::End {
                 numbers,
                 filter,
                 all,
             } => self.end(numbers, filter, *all).await?,
-            Command::Top { by, max, filter } => {
+            Command::Top {
+                by,
+                users,
+                seconds,
+                max,
+                filter,
+            } => {
                 let by = match by {
                     By::Bytes => "bytes",
                     By::Datagrams => "datagrams",
+                    By::Rate => "rate",
                 };
-                let path = filter.path("/v1/top", &[("by", by), ("max", &max.to_string())]);
+                let per = if *users { "user" } else { "session" };
+                let (max, seconds) = (max.to_string(), seconds.to_string());
+                let more = [
+                    ("by", by),
+                    ("per", per),
+                    ("max", &max),
+                    ("seconds", &seconds),
+                ];
+                let path = filter.path("/v1/top", &more);
                 let answer = self.client.ask(Method::GET, &path).await?;
-                self.say(&answer, |answer| {
-                    let lines = answer["sessions"].as_array().into_iter().flatten();
-                    let lines: String = lines.map(|it| show::line(it) + "\n").collect();
-                    format!("{}\n{lines}", show::HEADING)
-                })?;
+                self.say(&answer, show::top)?;
             }
-            Command::Drain { wait, wait_max } => {
-                let answer = self.client.ask(Method::PUT, "/v1/drain").await?;
-                self.say(&answer, |answer| {
-                    let count = |name| show::text(&answer[name]);
-                    let (left, tunnels) = (count("allocations"), count("tunnels"));
-                    format!("draining; {left} allocations and {tunnels} tunnels left\n")
-                })?;
-                if *wait {
-                    self.wait(wait_max.map(Duration::from_secs)).await?;
-                }
-            }
+            Command::Drain { wait, wait_max } => self.drain(*wait, *wait_max).await?,
             Command::Undrain => {
                 let answer = self.client.ask(Method::DELETE, "/v1/drain").await?;
                 self.say(&answer, |_| "new allocations are taken\n".to_owned())?;
@@ -412,6 +422,10 @@ impl Call {
             let more: &[_] = if all { &[("all", "true")] } else { &[] };
             let path = filter.path("/v1/sessions:end", more);
             let answer = self.client.ask(Method::POST, &path).await?;
+            if answer["ended"] == 0 && !all {
+                let why = "no session passes the filter: nothing was ended";
+                return Err(Failure::Refused(why.to_owned()));
+            }
             self.say(&answer, |answer| {
                 format!("ended {} sessions\n", show::text(&answer["ended"]))
             })?;
@@ -446,8 +460,32 @@ impl Call {
         })
     }
 
-    /// Waits until the relay has ended.
-    async fn wait(&self, longest: Option<Duration>) -> Result<(), Failure> {
+    /// Has the relay drain. Waits for its end if that is wanted, or if nothing is left to wait for.
+    async fn drain(&self, is_awaited: bool, longest_s: Option<u64>) -> Result<(), Failure> {
+        let answer = self.client.ask(Method::PUT, "/v1/drain").await?;
+        let count = |name| answer[name].as_u64().unwrap_or(u64::MAX);
+        let (allocations, tunnels) = (count("allocations"), count("tunnels"));
+        let is_over =
+            allocations.saturating_add(tunnels) <= answer["left_max"].as_u64().unwrap_or(0);
+        if !is_over || self.as_json {
+            self.say(&answer, |_| {
+                format!("draining; {allocations} allocations and {tunnels} tunnels left\n")
+            })?;
+        }
+        if is_awaited || is_over {
+            let longest = longest_s.map(Duration::from_secs);
+            let longest = longest.or_else(|| (!is_awaited).then_some(self.client.patience));
+            self.wait(longest, is_over).await?;
+            if !self.as_json {
+                written(writeln!(io::stdout(), "drained, ended"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the relay has ended. One that `is_over` has no successor.
+    async fn wait(&self, longest: Option<Duration>, is_over: bool) -> Result<(), Failure> {
+        let gone_after = if is_over { Duration::ZERO } else { GONE_AFTER };
         let deadline = longest.map(|longest| Instant::now() + longest);
         let mut unanswered_since = None;
         loop {
@@ -459,13 +497,14 @@ impl Call {
                 Ok(_) => unanswered_since = None,
                 Err(Failure::Unreachable(_)) => {
                     let since = *unanswered_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= GONE_AFTER {
+                    if since.elapsed() >= gone_after {
                         return Ok(());
                     }
                 }
                 Err(failure) => return Err(failure),
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            // A relay that does not answer has probably ended: that is found out first.
+            if unanswered_since.is_none() && deadline.is_some_and(|it| Instant::now() >= it) {
                 let why = "allocations are left, and the relay goes on draining";
                 return Err(Failure::Late(why.to_owned()));
             }

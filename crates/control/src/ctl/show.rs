@@ -7,21 +7,121 @@ use serde_json::Value;
 /// Heading of a list of sessions.
 pub(super) const HEADING: &str = "SESSION            VIA  AGE     ENDS IN FROM CLIENT FROM PEERS CLIENT                RELAYED ADDRESS       USER";
 
+/// Heading of a list of users.
+const USERS: &str = "SESSIONS FROM CLIENT FROM PEERS USER";
+
 /// Returns a session as a line below [`HEADING`].
 pub(super) fn line(session: &Value) -> String {
-    let usage = &session["usage"];
     format!(
-        "{:<18} {:<4} {:<7} {:<7} {:>11} {:>10} {:<21} {:<21} {}",
+        "{:<18} {:<4} {:<7} {:<7} {} {:<21} {:<21} {}",
         text(&session["session"]),
         text(&session["transport"]),
         time(&session["age_s"]),
         time(&session["expires_in_s"]),
-        bytes(&usage["client_received"]["bytes"]),
-        bytes(&usage["peer_received"]["bytes"]),
+        received(session),
         text(&session["client"]),
         text(&session["relays"][0]["external"]),
         user(session),
     )
+}
+
+/// Returns a list of those that relay most: sessions, or users.
+pub(super) fn top(answer: &Value) -> String {
+    if let Some(users) = answer["users"].as_array() {
+        let lines = users.iter().map(|it| {
+            let count = text(&it["sessions"]);
+            format!("{count:>8} {} {}\n", received(it), user(it))
+        });
+        return format!("{USERS}\n{}", lines.collect::<String>());
+    }
+    let sessions = answer["sessions"].as_array().into_iter().flatten();
+    let lines: String = sessions.map(|it| line(it) + "\n").collect();
+    format!("{HEADING}\n{lines}")
+}
+
+/// Returns what was received from a client and from peers: per second where that was measured, in all otherwise.
+fn received(of: &Value) -> String {
+    let shown = |name: &str| match &of["bytes_per_s"][name] {
+        Value::Null => bytes(&of["usage"][name]["bytes"]),
+        rate => bytes(rate) + "/s",
+    };
+    let (client, peers) = (shown("client_received"), shown("peer_received"));
+    format!("{client:>11} {peers:>10}")
+}
+
+/// Returns all that is known of one session.
+pub(super) fn session(session: &Value) -> String {
+    let usage = &session["usage"];
+    let moved = |name: &str| {
+        let moved = &usage[name];
+        format!(
+            "{} datagrams, {}",
+            text(&moved["datagrams"]),
+            bytes(&moved["bytes"])
+        )
+    };
+    let tls = match session["tls"].as_object() {
+        Some(_) => {
+            let tls = &session["tls"];
+            format!(", {} with {}", text(&tls["version"]), text(&tls["cipher"]))
+        }
+        None => String::new(),
+    };
+    let relays = session["relays"].as_array().into_iter().flatten();
+    let relays: Vec<_> = relays
+        .map(|relay| match relay["local"] == relay["external"] {
+            true => text(&relay["local"]),
+            false => format!(
+                "{} (here {})",
+                text(&relay["external"]),
+                text(&relay["local"])
+            ),
+        })
+        .collect();
+    let peers = session["peers"].as_array().into_iter().flatten();
+    let peers: Vec<_> = peers.map(text).collect();
+    let mut rows = vec![
+        ("session", text(&session["session"])),
+        ("user", user(session)),
+        (
+            "client",
+            format!(
+                "{} by {}{tls}",
+                text(&session["client"]),
+                text(&session["transport"])
+            ),
+        ),
+        ("server", text(&session["server"])),
+        (
+            "relayed",
+            format!(
+                "{} by {}",
+                relays.join(", "),
+                text(&session["relay_protocol"])
+            ),
+        ),
+        ("peers", peers.join(", ")),
+        ("age", time(&session["age_s"])),
+        ("ends in", time(&session["expires_in_s"])),
+        ("from client", moved("client_received")),
+        ("to client", moved("client_sent")),
+        ("from peers", moved("peer_received")),
+        ("to peers", moved("peer_sent")),
+    ];
+    if !session["tunnel_to"].is_null() {
+        rows.push(("tunnel to", text(&session["tunnel_to"])));
+    }
+    if !session["max_bps"].is_null() {
+        rows.push(("rate limit", bytes(&session["max_bps"]) + "/s each way"));
+    }
+    if session["is_mobile"] == true {
+        rows.push(("mobile", "it may move to another address".to_owned()));
+    }
+    let lines = rows.into_iter().map(|(name, value)| {
+        let value = if value.is_empty() { "none" } else { &value };
+        format!("{name:<12} {value}\n")
+    });
+    lines.collect()
 }
 
 /// Returns a certificate as a line.
@@ -45,6 +145,9 @@ pub(super) fn certificate(certificate: &Value) -> String {
 pub(super) fn traced(traced: &Value) -> String {
     if let Some(after) = traced["after_s"].as_f64() {
         return format!("{after:9.3} s: {}", text(&traced["text"]));
+    }
+    if traced["begun"] == true {
+        return "begun; what happens from now on is shown".to_owned();
     }
     match traced["session"].as_object() {
         Some(_) => {

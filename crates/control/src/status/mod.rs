@@ -50,27 +50,38 @@ const SNAPSHOT: &str = "/status.json";
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Headers of every answer: the browser loads nothing from elsewhere, runs no script that is written into the page, and shows the page in no other.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 3] = [
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
          frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     ),
-    ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("referrer-policy", "no-referrer"),
 ];
 
+/// The header that keeps pages of other origins apart. Browsers take it over HTTPS alone, and over HTTP they complain.
+const APART: (&str, &str) = ("cross-origin-opener-policy", "same-origin");
+
 const ELSEWHERE: &str = "pages of other sites are not told";
 
 /// The page of one server.
-#[derive(Default)]
 pub(crate) struct StatusPage {
+    /// Whether it is served over HTTPS.
+    is_secure: bool,
     /// The last snapshot, and when it was begun. Whoever comes while one is made waits for it.
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl StatusPage {
+    /// Makes the page of a server that speaks HTTPS or HTTP.
+    pub(crate) fn new(is_secure: bool) -> Self {
+        Self {
+            is_secure,
+            last: Mutex::default(),
+        }
+    }
+
     /// Answers a request for the page or what belongs to it. Returns `None` for any other path.
     pub(crate) async fn answer(
         &self,
@@ -93,7 +104,8 @@ impl StatusPage {
         } else {
             http::text(StatusCode::FORBIDDEN, ELSEWHERE)
         };
-        for (name, value) in HEADERS {
+        let apart = self.is_secure.then_some(APART);
+        for (name, value) in HEADERS.into_iter().chain(apart) {
             let (name, value) = (
                 HeaderName::from_static(name),
                 HeaderValue::from_static(value),

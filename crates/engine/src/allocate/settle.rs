@@ -18,11 +18,17 @@ use crate::mobility;
 use crate::out::Out;
 use crate::quota::QuotaUnit;
 use crate::random::Random;
+use crate::refusal::{Limit, Refusal};
 use crate::reject::{Reject, reason_phrase};
 use crate::request::Envelope;
 use crate::reservation::{RESERVATION_MIN, Reservation, ReservationToken, ReservedPort};
 use crate::rules::Rules;
 use crate::time::Now;
+
+/// What the host has not answered in time.
+const LATE: Reject = Reject::InsufficientCapacity(Refusal::Limit(Limit::SocketLate));
+/// A reserved port that there is no room for.
+const FULL: Refusal = Refusal::Limit(Limit::Reservations);
 
 /// Ends the pending state: an allocation and a success response, or neither and a 508.
 pub(crate) fn settle(
@@ -72,6 +78,7 @@ pub(crate) fn settle(
         ..Rare::default()
     };
     let mut reserved = None;
+    let mut missing = None;
     for (opening, family) in openings.by_family.into_iter().zip([Family::V4, Family::V6]) {
         match opening {
             Opening::Open {
@@ -82,10 +89,10 @@ pub(crate) fn settle(
                 relays[family.index()] = Some(Relay::new(endpoint, expires, lease));
                 reserved = reserved.or(sibling);
             }
-            Opening::Failed(code) => rare.missing_family = Some((family, code)),
+            Opening::Failed(reject) => missing = Some((family, reject)),
             // given up: the host's answer will find no allocation, and the socket is closed
             Opening::Waiting { .. } => {
-                rare.missing_family = Some((family, Reject::InsufficientCapacity.code()))
+                missing = Some((family, LATE));
             }
             Opening::Unwanted => {}
         }
@@ -98,14 +105,14 @@ pub(crate) fn settle(
             relay.close(&mut out.outbox);
         }
         allocations.table.vacate(id, &envelope.to);
-        out.reply_error(
-            &rules.config,
-            &envelope,
-            key.as_ref(),
-            Reject::InsufficientCapacity.code(),
-        );
+        let reject = match missing {
+            Some((_, reject)) => Reject::InsufficientCapacity(reject.refusal().unwrap_or(FULL)),
+            None => Reject::InsufficientCapacity(FULL),
+        };
+        out.reply_reject(&rules.config, &envelope, key.as_ref(), reject);
         return;
     }
+    rare.missing_family = missing.map(|(family, reject)| (family, reject.code()));
     let reservation = reservation.flatten();
     rare.token = reservation.map(|reserved| reserved.token);
     let created = Created {

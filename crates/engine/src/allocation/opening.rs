@@ -3,6 +3,7 @@
 use super::lease::Lease;
 use crate::id::{Endpoint, RelayProtocol};
 use crate::ports::{PortKind, PortLease};
+use crate::reject::Reject;
 use crate::reservation::ReservedPort;
 use crate::time::Time;
 
@@ -36,8 +37,8 @@ pub(crate) enum Opening {
         lease: Lease,
         sibling: Option<ReservedPort>,
     },
-    /// Not to be had, by this error code.
-    Failed(u16),
+    /// Not to be had.
+    Failed(Reject),
 }
 
 impl Openings {

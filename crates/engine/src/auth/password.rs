@@ -9,6 +9,7 @@ use super::config::place;
 use super::{Asks, Authenticator, CanonicalOrigin, ExpiryCheck};
 use crate::command::Question;
 use crate::credential::{Claim, Terms, User, prepare_name, prepare_password};
+use crate::refusal::Refusal;
 use crate::time::Now;
 
 /// A name and a password that are no user's.
@@ -18,6 +19,8 @@ pub struct WrongPassword {
     pub question: Option<Question>,
     /// The users of a database have not been read yet, so that it may be somebody's ([`crate::AnswerConfig::are_users_due`]).
     pub are_users_due: bool,
+    /// Why, for the operator alone.
+    pub why: Refusal,
 }
 
 impl Authenticator {
@@ -55,7 +58,7 @@ impl Authenticator {
             .credentials
             // guard: V-93-whole
             .verify(realm, claim, terms, |keys| keys.is_md5(&key));
-        user.ok_or_else(|| {
+        user.map_err(|why| {
             // No database has a user of another name (see `proof::question`).
             let is_name = prepare_name(name).is_ok_and(|prepared| *prepared == *name);
             let may_be_asked = self.asks != Asks::Never && !terms.refuse && is_name;
@@ -66,6 +69,7 @@ impl Authenticator {
             WrongPassword {
                 question,
                 are_users_due,
+                why,
             }
         })
     }
@@ -88,7 +92,7 @@ impl Authenticator {
             .verify(self.realms.at(at), claim, terms, |keys| {
                 keys.has_md5_of(user.keys())
             });
-        found.is_some()
+        found.is_ok()
     }
 
     /// Returns the realm of whom a request in HTTP is for: that of the origin, or the one of the host's name, or else the first. As with the

@@ -89,6 +89,7 @@ fn answers_400_without_a_challenge_when_what_integrity_needs_is_missing() {
         code: 400,
         challenge: None,
         may_be_asked: false,
+        why: Some(Refusal::CredentialsMalformed),
     };
     for request in [
         Request {

@@ -41,7 +41,8 @@ impl Desk {
         terms: Terms,
         check: impl Fn(&Keys) -> bool,
     ) -> Option<Arc<User>> {
-        self.credentials.verify(&self.realm, claim, terms, check)
+        let verified = self.credentials.verify(&self.realm, claim, terms, check);
+        verified.ok()
     }
 
     fn recent_len(&self) -> usize {

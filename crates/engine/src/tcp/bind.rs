@@ -130,18 +130,16 @@ pub(crate) fn take_over(
     }
 }
 
+/// RFC 8656 §19.
+const INSUFFICIENT_CAPACITY: u16 = 508;
+
 /// Answers a ConnectionBind request that could not be moved to the engine it is for. The connection is `client` now.
 pub(crate) fn decline(client: ClientTuple, handover: Handover, config: &Config, out: &mut Out) {
     let Handover {
         mut envelope, key, ..
     } = handover;
     envelope.to = client;
-    out.reply_error(
-        config,
-        &envelope,
-        key.as_ref(),
-        Reject::InsufficientCapacity.code(),
-    );
+    out.reply_error(config, &envelope, key.as_ref(), INSUFFICIENT_CAPACITY);
 }
 
 /// Returns the path of the control connection that a ConnectionBind request belongs to: its nonce may have been issued there.

@@ -250,7 +250,7 @@ impl Server {
             let (replies, sockets) = (&mut self.replies, &mut self.sockets);
             let (wanted, protocols) = (&mut self.wanted, &mut self.protocols);
             self.engine.with_commands(|command| match command {
-                Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
+                Command::Reply { to, bytes, .. } => replies.push((to, bytes.to_vec())),
                 Command::CloseRelay { endpoint } => {
                     assert!(sockets.remove(&endpoint).is_some(), "closes what is open");
                 }

@@ -35,6 +35,11 @@ impl Drain {
         is_marked && self.next_count.is_none()
     }
 
+    /// Returns how many allocations and tunnels may be left when the server ends.
+    pub(super) fn allocations_left(&self) -> u32 {
+        self.allocations_left
+    }
+
     /// Lets another number of allocations be left.
     pub(super) fn set_allocations_left(&mut self, allocations_left: u32) {
         self.allocations_left = allocations_left;
@@ -59,7 +64,8 @@ impl Drain {
             self.allocations_left,
             shards.sessions()
         );
-        self.next_count = Some(Instant::now());
+        // Not at once: the caller who asked for it has its answer first.
+        self.next_count = Some(Instant::now() + INTERVAL);
     }
 
     /// Makes every shard take new allocations again. Does nothing if the server does not drain.

@@ -285,7 +285,7 @@ impl Started {
             Command::Ping { shard, reply } => self.shards.ping(shard, reply),
             Command::Drain(reply) => {
                 self.begin_draining(out);
-                reply(());
+                reply(self.drain.allocations_left());
             }
             Command::Undrain(reply) => {
                 self.drain.end(&mut self.shards, out);

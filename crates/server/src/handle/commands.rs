@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Answer from within the loop of a shard.
     Ping { shard: usize, reply: Reply<()> },
     /// Take no new allocations, and end when few enough are left.
-    Drain(Reply<()>),
+    Drain(Reply<u32>),
     /// Take new allocations again.
     Undrain(Reply<()>),
     /// End the relay.
@@ -133,12 +133,13 @@ impl Commands {
         self.send(Command::Ping { shard, reply })
     }
 
-    /// Refuses new allocations from now on, and ends the relay when few enough are left (`drain-min-allocations`).
+    /// Refuses new allocations from now on, and ends the relay when few enough are left. The reply says how many that is (`drain-min-allocations`), and is
+    /// there before the relay ends.
     ///
     /// # Errors
     ///
     /// The main thread takes no command now.
-    pub fn drain(&self, reply: Reply<()>) -> Result<(), Refused> {
+    pub fn drain(&self, reply: Reply<u32>) -> Result<(), Refused> {
         self.send(Command::Drain(reply))
     }
 

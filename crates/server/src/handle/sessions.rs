@@ -71,6 +71,8 @@ pub struct Session {
     pub realm: Box<str>,
     /// The name of its user.
     pub user: Box<str>,
+    /// The part of it that stays when a time-limited credential is renewed; else the whole name.
+    pub user_id: Box<str>,
     /// The ORIGIN that its client named when it began.
     pub origin: Option<CanonicalOrigin>,
     /// How its client is reached.
@@ -81,8 +83,6 @@ pub struct Session {
     pub protocol: RelayProtocol,
     /// For how long it is there.
     pub time: SessionTime,
-    /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
-    pub bytes_per_s: Option<NonZeroU32>,
     /// What it has relayed.
     pub usage: Usage,
     /// Whether it may move to another 5-tuple (RFC 8016).
@@ -100,13 +100,15 @@ pub struct SessionTime {
     pub expires_in: Duration,
 }
 
-/// Whom a session may reach.
+/// Whom a session may reach, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionPeers {
     /// Peers that an allocation has a permission for, the first 16 of them, or the one of a tunnel.
     pub allowed: Vec<IpAddr>,
     /// The peer of a tunnel; `None` for an allocation.
     pub tunnel_to: Option<SocketAddr>,
+    /// How fast it may relay in each direction, in bytes of payload per second; `None` for no bound.
+    pub bytes_per_s: Option<NonZeroU32>,
 }
 
 /// A client's 5-tuple, and what protects it.
@@ -129,7 +131,7 @@ pub struct SessionFilter {
     pub numbers: Option<Vec<u64>>,
     /// The realm.
     pub realm: Option<String>,
-    /// The whole name of the user.
+    /// The whole name of the user, or the part of it without the time of a time-limited credential.
     pub user: Option<String>,
     /// A part of the user's name.
     pub user_part: Option<String>,
@@ -167,7 +169,7 @@ impl SessionFilter {
         let numbers = self.numbers.as_ref();
         numbers.is_none_or(|numbers| numbers.binary_search(&number).is_ok())
             && is(&self.realm, &user.realm)
-            && is(&self.user, &user.name)
+            && (self.user.as_ref()).is_none_or(|wanted| user.is_called(wanted))
             && part.is_none_or(|part| user.name.contains(part.as_str()))
             && self.origin.as_ref().is_none_or(|wanted| {
                 let found = session.origin().map(CanonicalOrigin::as_bytes);

@@ -168,13 +168,15 @@ impl Sessions {
         ))
     }
 
-    /// Returns the lines that coturn writes about a response. `denied` holds the peer that an operator's rule denies, and that rule.
+    /// Returns the lines that coturn writes about a response. `denied` holds the peer that an operator's rule denies, and that rule. `reason` says why the
+    /// request was refused, in a line that is not coturn's.
     pub(super) fn answered(
         &mut self,
         path: Path,
         answer: &Answer,
         asked: &Asked,
         denied: Option<(IpAddr, String)>,
+        reason: Option<&str>,
         now: Time,
     ) -> Vec<String> {
         let mut lines = Vec::new();
@@ -184,7 +186,7 @@ impl Sessions {
             // This line is written separately, because the others are rate-limited and may be left out.
             return [
                 vec![CHALLENGE.to_owned()],
-                self.answered(path, answer, asked, denied, now),
+                self.answered(path, answer, asked, denied, reason, now),
             ]
             .concat();
         }
@@ -259,6 +261,8 @@ impl Sessions {
                         lines.push(said(word(answer.method), &result));
                     }
                     lines.push(said("message", &result));
+                    let reason = reason.map(|reason| format!("{title}: refused: {reason}"));
+                    lines.extend(reason);
                 }
             }
         }

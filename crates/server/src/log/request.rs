@@ -1,8 +1,8 @@
 //! Holds the fields of requests and responses that the log prints.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use turnbuckle_engine::{ClientTuple, Transport};
+use turnbuckle_engine::{ClientTuple, Refusal, Transport};
 use turnbuckle_wire::{Class, Message, Method, TransactionId};
 
 use super::text::{name, name_of_bytes};
@@ -48,6 +48,8 @@ pub(crate) struct Answer {
     pub(crate) realm: Option<String>,
     /// The reason phrase of an error about a shared relay socket, which says more than the code.
     pub(crate) detail: Option<Box<str>>,
+    /// Why it refuses the request, if the engine said so.
+    pub(crate) why: Option<Refusal>,
     transaction: TransactionId,
 }
 
@@ -72,8 +74,14 @@ impl Answer {
             is_proven: message.has_integrity_sha1() || message.has_integrity_sha256(),
             realm: message.realm().ok().flatten().map(name_of_bytes),
             detail,
+            why: None,
             transaction: message.transaction_id(),
         })
+    }
+
+    /// Adds why it refuses the request.
+    pub(crate) fn because(self, why: Option<Refusal>) -> Self {
+        Self { why, ..self }
     }
 }
 
@@ -82,6 +90,8 @@ impl Answer {
 pub(crate) struct Asked {
     /// USERNAME, if the request has credentials.
     pub(crate) user: Option<String>,
+    /// The part of it that stays when a time-limited credential is renewed.
+    pub(crate) id: Option<Box<str>>,
     /// REALM of an authenticated request.
     pub(crate) realm: Option<String>,
     /// ORIGIN in the form in which the database stores origins.
@@ -104,6 +114,7 @@ impl Asked {
         let realm = message.realm().ok().flatten();
         Self {
             user: user.map(name_of_bytes),
+            id: None,
             realm: realm.filter(|_| answer.is_proven).map(name_of_bytes),
             origin: message
                 .origin()
@@ -114,6 +125,16 @@ impl Asked {
                 .collect(),
         }
     }
+}
+
+/// A peer that a request was denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) peer: IpAddr,
+    /// The verdict in words, with the rule that decided.
+    pub(crate) why: String,
+    /// The range of the operator's rule that denies it, if it is one.
+    pub(crate) range: Option<String>,
 }
 
 /// Returns coturn's word for a method.

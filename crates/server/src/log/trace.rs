@@ -9,8 +9,8 @@ use std::time::Instant;
 use turnbuckle_engine::{Change, Time};
 
 use super::request::{Answer, Asked, Path, word};
-use super::text::{name, phrase};
-use super::{describe, socket};
+use super::text::name;
+use super::{describe, result, socket};
 use crate::handle::{Trace, Traced};
 
 /// Traces of one shard at a time. Further ones take the place of the oldest.
@@ -55,7 +55,7 @@ impl Traces {
         let line = describe(change, number, now).or_else(|| detail(change, number, now));
         self.tell(shard, |followed| {
             if let Change::Created(created) = change
-                && *created.user.name == *followed.trace.user
+                && (created.user).is_called(&followed.trace.user)
             {
                 followed.sessions.insert(number);
             }
@@ -68,17 +68,22 @@ impl Traces {
     }
 
     /// Shows a response to a request with credentials.
-    pub(super) fn answered(&mut self, shard: usize, path: Path, answer: &Answer, asked: &Asked) {
+    pub(super) fn answered(
+        &mut self,
+        shard: usize,
+        path: Path,
+        answer: &Answer,
+        asked: &Asked,
+        reason: Option<&str>,
+    ) {
         self.tell(shard, |followed| {
-            if asked.user.as_ref() != Some(&followed.user) {
+            let names = [asked.user.as_deref(), asked.id.as_deref()];
+            if !names.contains(&Some(&followed.user)) {
                 return None;
             }
             let peers = asked.peers.iter().map(|peer| format!(" {peer}"));
             let peers: String = peers.collect();
-            let result = match answer.error {
-                None => "success".to_owned(),
-                Some(code) => format!("error {code}: {}", phrase(code)),
-            };
+            let result = result(answer, reason);
             Some(format!(
                 "{}{peers} by {} from {}: {result}",
                 word(answer.method),

@@ -5,16 +5,14 @@
 //! [`Changes::before_flush`] reads the rest. Nothing of a turn leaves the shard before that. None of this runs for relayed data. A response is
 //! parsed again only if it is logged.
 
-use std::net::IpAddr;
-
 use turnbuckle_engine::{
-    Action, AllocationId, Change, ClientTuple, Engine, Random, Time, Transport,
+    Action, AllocationId, Change, ClientTuple, Engine, Random, Refusal, Time, Transport,
 };
 
 use super::front::Front;
 use super::sessions::Sessions;
 use crate::journal::Journal;
-use crate::log::{Answer, Asked, Log, Path, Seal};
+use crate::log::{Answer, Asked, Denied, Log, Path, Seal};
 use crate::offload::publisher::Publisher;
 
 /// The followers of a shard's changes.
@@ -51,11 +49,18 @@ impl Changes {
         due.chain(self.sessions.next_look()).min()
     }
 
-    /// Remembers a response that is about to be sent, if it is logged.
+    /// Remembers a response that is about to be sent, and why it refuses a request, if it is logged.
     #[inline]
-    pub(in crate::shard) fn note_answer(&mut self, to: ClientTuple, answer: &[u8]) {
-        if self.log.wants_answer(answer) {
-            self.answers.extend(Answer::of(to, answer));
+    pub(in crate::shard) fn note_answer(
+        &mut self,
+        to: ClientTuple,
+        answer: &[u8],
+        why: Option<Refusal>,
+    ) {
+        if self.log.wants_answer(answer, why) {
+            let answer = Answer::of(to, answer);
+            self.answers
+                .extend(answer.map(|answer| answer.because(why)));
         }
     }
 
@@ -87,8 +92,10 @@ impl Changes {
             }
         }
         for answer in std::mem::take(&mut self.answers) {
-            let asked = Asked::of(datagram, &answer);
-            let denied = denied_by_rule(engine, &answer, &asked);
+            let mut asked = Asked::of(datagram, &answer);
+            let user = asked.user.as_deref();
+            asked.id = user.and_then(|user| engine.id_in_name(user).map(Box::from));
+            let denied = denied_peer(engine, &answer, &asked);
             self.log
                 .answered(path(engine, &answer.to), &answer, &asked, denied, now);
         }
@@ -234,25 +241,26 @@ fn tell(log: &mut Log, sessions: &mut Sessions, change: &Change, seal: Option<Se
     sessions.show(change, number, seal, now);
 }
 
-/// Returns the peer that an operator's rule denied to a request, and that rule.
-fn denied_by_rule<R: Random>(
-    engine: &Engine<R>,
-    answer: &Answer,
-    asked: &Asked,
-) -> Option<(IpAddr, String)> {
+/// Returns the peer that was denied to a request, and why.
+fn denied_peer<R: Random>(engine: &Engine<R>, answer: &Answer, asked: &Asked) -> Option<Denied> {
     if answer.error != Some(403) {
         return None;
     }
     asked.peers.iter().find_map(|&peer| {
         let explanation = engine.explain(&answer.to, peer);
-        let (_, rule) = explanation.rule()?;
-        (rule.action == Action::Deny).then(|| {
-            let (first, last) = (rule.range.first(), rule.range.last());
-            let range = match first == last {
-                true => first.to_string(),
-                false => format!("{first}-{last}"),
-            };
-            (peer.ip(), range)
+        explanation.forbidden()?;
+        let rule = explanation.rule().map(|(_, rule)| rule);
+        let rule = rule.filter(|rule| rule.action == Action::Deny);
+        Some(Denied {
+            peer: peer.ip(),
+            why: explanation.to_string(),
+            range: rule.map(|rule| {
+                let (first, last) = (rule.range.first(), rule.range.last());
+                match first == last {
+                    true => first.to_string(),
+                    false => format!("{first}-{last}"),
+                }
+            }),
         })
     })
 }

@@ -157,6 +157,7 @@ impl Sessions {
             number: self.public_number(held.id()),
             realm: user.realm.clone(),
             user: user.name.clone(),
+            user_id: user.quota_name.clone(),
             origin: held.origin().copied(),
             client: client_side(held.path(), seal),
             relays: held.relays().collect(),
@@ -165,12 +166,12 @@ impl Sessions {
                 age: now.time.since(held.created()),
                 expires_in: held.expires().since(now.time),
             },
-            bytes_per_s: held.bytes_per_s(),
             usage: *held.usage(),
             is_mobile: held.is_mobile(),
             peers: SessionPeers {
                 allowed: held.peers().take(PEERS_LISTED_MAX).collect(),
                 tunnel_to: held.tunnel_to(),
+                bytes_per_s: held.bytes_per_s(),
             },
         }
     }

@@ -351,7 +351,7 @@ impl Server {
                 relays,
             } = host;
             engines[shard].with_commands(|command| match command {
-                Command::Reply { to, bytes } => replies.push((to, bytes.to_vec())),
+                Command::Reply { to, bytes, .. } => replies.push((to, bytes.to_vec())),
                 Command::OpenRelay {
                     request,
                     address,

@@ -99,6 +99,7 @@ mod quic;
 mod randomness;
 mod realms;
 mod redirection;
+mod refusals;
 mod relay_abuse;
 mod reloads;
 mod secrets;

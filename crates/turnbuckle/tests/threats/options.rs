@@ -211,7 +211,7 @@ fn the_secret_the_separator_and_the_quota_of_its_users_count() {
 }
 
 /// Returns base64(HMAC-SHA1(secret, user name)).
-fn rest_password(secret: &str, username: &str) -> String {
+pub(crate) fn rest_password(secret: &str, username: &str) -> String {
     let key = openssl::pkey::PKey::hmac(secret.as_bytes()).unwrap();
     let digest = openssl::hash::MessageDigest::sha1();
     let mut signer = openssl::sign::Signer::new(digest, &key).unwrap();

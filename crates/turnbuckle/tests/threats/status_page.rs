@@ -33,6 +33,8 @@ fn the_status_page_is_there_if_asked_for_and_lets_a_browser_load_nothing_from_el
         assert!(head.contains(policy), "{path}: {head}");
         assert!(head.contains("frame-ancestors 'none'"), "{path}: {head}");
         assert!(!head.contains("access-control"), "{path}: {head}");
+        // Over HTTP browsers pass it over, and say so in their consoles.
+        assert!(!head.contains("opener-policy"), "{path}: {head}");
         // Namespaces of XML are names and loaded by nobody.
         let body = body.replace("http://www.w3.org/2000/svg", "");
         assert!(!body.contains("http://") && !body.contains("https://"));

@@ -55,7 +55,7 @@ fn refused(sessions: &mut Sessions, port: u16, user: &str, now: Time) -> Vec<Str
     let answer = message(Class::Error, Some(401), "crinna.org", "");
     let answer = Answer::of(client(port), &answer).expect("one");
     let asked = Asked::of(&message(Class::Request, None, "forged.org", user), &answer);
-    sessions.answered(path(port), &answer, &asked, None, now)
+    sessions.answered(path(port), &answer, &asked, None, None, now)
 }
 
 /// 200,000 requests in ten seconds, from 50,000 ports, with names and without.
@@ -156,7 +156,7 @@ fn a_refusal_stands_under_the_realm_that_was_asked_for() {
     let answer = Answer::of(client(2), &answer).expect("one");
     let asked = message(Class::Request, None, "crinna.org", "alice");
     let asked = Asked::of(&asked, &answer);
-    let lines = sessions.answered(path(2), &answer, &asked, None, now);
+    let lines = sessions.answered(path(2), &answer, &asked, None, None, now);
     assert!(
         lines[0].contains("realm <crinna.org> user <alice>"),
         "{lines:?}"
@@ -301,7 +301,7 @@ fn what_is_refused_on_a_shared_relay_socket_has_coturns_words() {
     let len = writer.finish().expect("it fits");
     let answer = Answer::of(client(1), &bytes[..len]).expect("one");
     let asked = Asked::of(&message(Class::Request, None, "", "alice"), &answer);
-    let lines = sessions.answered(path(1), &answer, &asked, None, now);
+    let lines = sessions.answered(path(1), &answer, &asked, None, None, now);
     let end = format!("incoming packet ALLOCATE processed, error 508: {said}");
     assert!(lines.iter().any(|line| line.ends_with(&end)), "{lines:?}");
 }

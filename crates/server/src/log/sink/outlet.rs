@@ -156,6 +156,10 @@ impl Shared {
             .changed
             .wait_while(state, |state| state.entries.is_empty() && !state.is_closed);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        // As soon as the output has caught up half of it, and not with the next line alone: there may be none for hours.
+        if state.entries.len() <= ENTRIES_MAX / 2 {
+            state.say_lost();
+        }
         let entry = state.entries.pop_front()?;
         state.is_writing = true;
         Some(entry)

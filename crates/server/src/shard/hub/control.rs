@@ -221,9 +221,9 @@ impl Hub {
         engine.with_commands(|command| match command.into() {
             Wanted::Join(connection, client) => joins.push((connection, client)),
             Wanted::Socket(due) => sockets_due.push(due),
-            Wanted::Reply(to, bytes) => {
+            Wanted::Reply(to, bytes, why) => {
                 counters.answered(to.transport, bytes);
-                changes.note_answer(to, bytes);
+                changes.note_answer(to, bytes, why);
                 if is_handed_to_ingress(across, counters, &to, bytes) {
                     // The other shard sends it.
                 } else if front.serves(to.transport) {
@@ -289,15 +289,15 @@ impl Hub {
             Wanted::Socket(SocketDue::Connect { .. }) | Wanted::Join(..) => {}
             Wanted::Socket(due) => sockets_due.push(due),
             // The response to a pending request has no receiver any more.
-            Wanted::Reply(to, _) if to == *closed => {
+            Wanted::Reply(to, ..) if to == *closed => {
                 counters.datagrams.client_out.queued(1);
                 counters.datagrams.client_out.refused(1);
                 counters.dropped(HubDrop::SocketClosed, 1);
             }
             // Another client's, whose peer was forbidden before the turn or closed its connection in the same flush.
-            Wanted::Reply(to, bytes) => {
+            Wanted::Reply(to, bytes, why) => {
                 counters.answered(to.transport, bytes);
-                changes.note_answer(to, bytes);
+                changes.note_answer(to, bytes, why);
                 if !is_handed_to_ingress(across, counters, &to, bytes) {
                     late.push(Late::Reply(to, bytes.into()));
                 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use turnbuckle_engine::{
-    AllowedPeer, ClientTuple, Command, ConnectionId, Endpoint, HeldPort, RelayHandle,
+    AllowedPeer, ClientTuple, Command, ConnectionId, Endpoint, HeldPort, Refusal, RelayHandle,
     RelayProtocol, RelayRequest,
 };
 
@@ -34,7 +34,7 @@ pub(in crate::shard) struct Wish {
 /// A command of the engine, sorted by when it is carried out: at once through the fronts, or at the end of the turn.
 pub(super) enum Wanted<'a> {
     Join(ConnectionId, ClientTuple),
-    Reply(ClientTuple, &'a [u8]),
+    Reply(ClientTuple, &'a [u8], Option<Refusal>),
     Socket(SocketDue),
     Tunnel(ClientTuple, TunnelEvent),
 }
@@ -49,7 +49,7 @@ impl<'a> From<Command<'a>> for Wanted<'a> {
     fn from(command: Command<'a>) -> Self {
         Self::Socket(match command {
             Command::Join { connection, client } => return Self::Join(connection, client),
-            Command::Reply { to, bytes } => return Self::Reply(to, bytes),
+            Command::Reply { to, bytes, why } => return Self::Reply(to, bytes, why),
             Command::TunnelEnded { client, cause } => {
                 return Self::Tunnel(client, TunnelEvent::Ended(cause));
             }

@@ -164,7 +164,12 @@ fn a_server_that_drains_takes_new_allocations_again_when_it_is_told_to() {
         let sender = sender.clone();
         Box::new(move |()| sender.send(()).unwrap())
     };
-    running.commands.drain(reply(&sender)).unwrap();
+    let begun = sender.clone();
+    let drained = move |left_max| {
+        assert_eq!(left_max, 0);
+        begun.send(()).unwrap();
+    };
+    running.commands.drain(Box::new(drained)).unwrap();
     done.recv_timeout(TIMEOUT).unwrap();
     let mut client = Client::by_datagrams(running.server, "alice");
     let refused = client.request(&mut running, Method::ALLOCATE, |writer| {

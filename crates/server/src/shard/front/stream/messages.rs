@@ -102,9 +102,7 @@ impl StreamFront {
         }
         if was_handshaking && !session.is_handshaking() {
             self.connections.handshake_done(hub.now.time, input.stream);
-            if hub.changes.log.tells_as_coturn()
-                && let Some(connection) = self.connections.get_mut(input.stream)
-            {
+            if let Some(connection) = self.connections.get_mut(input.stream) {
                 connection.seal = session.protection();
             }
         }
