@@ -35,6 +35,7 @@ pub(crate) fn faults(shared: &Shared, silent_shards: &[usize]) -> Vec<String> {
     if database.is_some_and(|database| database.age.is_none()) {
         faults.push("the user database has not been read yet".to_owned());
     }
+    faults.extend(shared.counters.relay_faults());
     faults.extend(shared.certificates.faults());
     faults
 }

@@ -79,6 +79,11 @@ impl Commons {
         self.ports.counts()
     }
 
+    /// Returns the local addresses that new allocations relay from.
+    pub fn relays(&self) -> impl Iterator<Item = IpAddr> {
+        self.ports.in_use()
+    }
+
     /// Returns the bucket that `source` has in the budget for strangers, or `None` before there is an engine. All sources of one
     /// bucket share its budget.
     pub fn unverified_bucket(&self, source: IpAddr) -> Option<usize> {

@@ -175,6 +175,12 @@ impl PortPools {
         self.all().map(|pool| (pool.address, pool.ports.counts()))
     }
 
+    /// Returns the local addresses of which ports are leased now.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = IpAddr> {
+        let used = self.all().filter(|pool| pool.is_in_use.load(Relaxed));
+        used.map(|pool| pool.address.local)
+    }
+
     fn guard(self: &Arc<Self>, pool: usize, port: u16) -> PortLease {
         let pool = u32::try_from(pool).expect("relay addresses are fewer than 2^32");
         PortLease {

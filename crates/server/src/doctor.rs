@@ -197,6 +197,9 @@ fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     }
     let (verdict, text) = of_ports(config, facts);
     add("relay ports", verdict, text);
+    for why in &facts.unusable_relays {
+        add("relay-ip", Verdict::Wrong, why.clone());
+    }
     let (verdict, text) = of_descriptors(config, facts.descriptors);
     add("descriptors", verdict, text);
     match files::examine(&config.tls) {

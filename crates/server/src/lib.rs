@@ -4,6 +4,7 @@
 pub use turnbuckle_config as config;
 
 mod asking;
+mod binding;
 mod clock;
 #[cfg(test)]
 mod configured;

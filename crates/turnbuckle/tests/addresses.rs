@@ -25,9 +25,14 @@ impl Relay {
     /// Starts a relay after `setup`, which are commands of a shell in its namespace.
     fn start(setup: &str, options: &str) -> Self {
         let binary = env!("CARGO_BIN_EXE_turnbuckle");
+        Self::run(setup, &format!("{binary} serve"), options)
+    }
+
+    /// The same with another name of the program.
+    fn run(setup: &str, program: &str, options: &str) -> Self {
         let script = format!(
             "ip link set lo up; ip link add net type veth peer name far; ip link set far up; ip link set net up; {setup}
-             exec {binary} serve -m 1 --user=a:b --realm=example.org --pin-threads=false {options} 2>&1"
+             exec {program} -m 1 --user=a:b --realm=example.org --pin-threads=false {options} 2>&1"
         );
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", &script])
@@ -131,4 +136,47 @@ fn listens_only_on_addresses_of_the_given_device() {
     let change = relay.until("listening on TCP 10.7.7.8:3478 from now on");
     let is_other = |line: &String| line.contains("10.8.8.8");
     assert!(!change.iter().any(is_other), "{change:?}");
+}
+
+#[test]
+fn refuses_a_relay_address_that_the_machine_does_not_have() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let name = folder.path().join("turnserver");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_turnbuckle"), &name).expect("linked");
+    let socket = folder.path().join("socket");
+    let setup = "ip address add 10.7.7.7/24 dev net";
+    let options = "--listening-ip=10.7.7.7 --relay-ip=10.9.9.9";
+    let why = "cannot relay from 10.9.9.9: ";
+    let refused = Relay::start(setup, options).until(why).concat();
+    assert!(refused.contains("`relay-ip`: cannot"), "{refused}");
+    // As coturn it starts, and is not ready before the address is there.
+    let program = format!("{} -n --log-file=stdout --pidfile=pid", name.display());
+    let socket_key = format!("--control-socket={}", socket.display());
+    let relay = Relay::run(
+        &format!("{setup}; cd {}", folder.path().display()),
+        &program,
+        &format!("{options} {socket_key}"),
+    );
+    let start = relay.until("ready").concat();
+    assert!(start.contains(&format!("WARNING {why}")), "{start}");
+    let health = || {
+        let ran = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
+            .args(["ctl", "--socket"])
+            .arg(&socket)
+            .args(["health", "--json"])
+            .output()
+            .expect("it runs");
+        (
+            ran.status.success(),
+            String::from_utf8_lossy(&ran.stdout).into_owned(),
+        )
+    };
+    let (is_ready, faults) = health();
+    assert!(!is_ready && faults.contains(why), "{faults}");
+    relay.ip("address add 10.9.9.9/24 dev net");
+    let (is_ready, faults) = health();
+    assert!(is_ready, "{faults}");
 }

@@ -9,7 +9,7 @@ use super::devices::probe_devices;
 use super::keys::KeyRing;
 use crate::config::{Config, Persona};
 use crate::log::Sink;
-use crate::{process, translate};
+use crate::{binding, process, translate};
 
 /// Says what would end a start with this configuration, but for addresses and ports that others have. Each text begins with a key.
 #[must_use]
@@ -17,6 +17,7 @@ pub fn rehearse(config: &Config) -> Vec<String> {
     let results = [
         process::exists(&config.process),
         probe_devices(config),
+        relay_addresses(config),
         log_file(config),
         FollowedCertificates::load(&mut config.clone(), &mut io::sink())
             .map(drop)
@@ -24,6 +25,19 @@ pub fn rehearse(config: &Config) -> Vec<String> {
         translate::engine(config, &KeyRing::new(config)).map(drop),
     ];
     results.into_iter().filter_map(Result::err).collect()
+}
+
+/// Says at which relay address no socket can be opened. `turnserver` goes on without it.
+fn relay_addresses(config: &Config) -> Result<(), String> {
+    if config.persona == Persona::Turnserver {
+        return Ok(());
+    }
+    let why = binding::unusable(config).into_iter().next();
+    why.map_or(Ok(()), |why| {
+        Err(format!(
+            "relay-ip: {why}; allowed: addresses of this machine"
+        ))
+    })
 }
 
 /// Says why a log file that is named could not be written to. `turnserver` goes on without it.

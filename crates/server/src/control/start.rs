@@ -20,7 +20,8 @@ use super::relays::Relays;
 use super::shards::Shards;
 use super::statistics::Statistics;
 use super::users::{Before, FollowedUsers, OpenedUsers};
-use crate::config::{Config, Masque};
+use crate::binding;
+use crate::config::{Config, Masque, Persona};
 use crate::doctor;
 use crate::handle::{EventSender, LiveCounters};
 use crate::journal::{Memory, Slices};
@@ -78,6 +79,8 @@ pub(super) fn start(
     let config = &*config;
     let (backend, why) = translate::backend(config.datapath.backend);
     devices::probe_devices(config).map_err(ServeError::new)?;
+    let is_first = takeover.listeners == 0;
+    try_relays(config, is_first, out)?;
     let mut listening =
         Listening::begin(config, &takeover, out).map_err(|error| ServeError::from_io(&error))?;
     let engine = translate::engine(config, &keys).map_err(ServeError::new)?;
@@ -216,6 +219,27 @@ pub(super) fn start(
         keys,
         descriptors,
     })
+}
+
+/// Tries the relay addresses that are named.
+///
+/// # Errors
+///
+/// No socket can be opened at one of them. As `turnserver`, and where a relay before has served, this is a warning.
+fn try_relays(config: &Config, is_first: bool, out: &mut impl Write) -> Result<(), ServeError> {
+    let is_fatal = config.persona == Persona::Turnbuckle && is_first;
+    for why in binding::unusable(config) {
+        if is_fatal {
+            return Err(ServeError::new(format!(
+                "relay-ip: {why}; allowed: addresses of this machine"
+            )));
+        }
+        let _ = writeln!(
+            out,
+            "warning: {why}; clients get error 508 for it while that lasts"
+        );
+    }
+    Ok(())
 }
 
 /// Notes for the next relay what rows of the user database say of peers.

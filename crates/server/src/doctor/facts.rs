@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use turnbuckle_datapath::offload::{Kernel, Rings, Seed, driver, joins_datagrams, rings};
 use turnbuckle_datapath::{RELAY_START_BYTES, grantable_receive_buffer};
 
+use crate::binding;
 use crate::config::Config;
 use crate::offload::{Features, devices, features, first_line};
 
@@ -31,6 +32,8 @@ pub(super) struct Facts {
     pub(super) chosen_ports: Option<(u16, u16)>,
     /// Ports that it does not choose, from the first to the last of each range.
     pub(super) reserved_ports: Vec<(u16, u16)>,
+    /// Why no relay socket can be opened at relay addresses that are named.
+    pub(super) unusable_relays: Vec<String>,
     /// The most descriptors that a process may have.
     pub(super) descriptors: Option<u64>,
     /// What a relay socket gets of the receive buffer that it begins with.
@@ -76,6 +79,7 @@ impl Facts {
             devices: devices_of(config),
             chosen_ports: chosen.as_deref().and_then(pair),
             reserved_ports: ranges(&sysctl("ipv4/ip_local_reserved_ports").unwrap_or_default()),
+            unusable_relays: binding::unusable(config),
             descriptors: getrlimit(Resource::Nofile).maximum,
             receive_buffer: match config.process.user {
                 // Relay sockets are opened with the rights of that user.
@@ -111,6 +115,7 @@ impl Facts {
             "devices": devices.collect::<Vec<_>>(),
             "chosen_ports": self.chosen_ports,
             "reserved_ports": self.reserved_ports,
+            "unusable_relays": self.unusable_relays,
             "descriptors": self.descriptors,
             "receive_buffer": self.receive_buffer,
         })

@@ -36,6 +36,7 @@ fn facts() -> Facts {
         devices: vec![device()],
         chosen_ports: Some((32768, 60999)),
         reserved_ports: vec![(40000, 65535)],
+        unusable_relays: Vec::new(),
         descriptors: None,
         receive_buffer: Some(RELAY_START_BYTES),
     }

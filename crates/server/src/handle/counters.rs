@@ -9,6 +9,7 @@ use turnbuckle_datapath::Counters as DataPathCounters;
 use turnbuckle_engine::{Commons, PortCounts, RelayAddress, Time};
 
 use crate::Accounting;
+use crate::binding;
 use crate::clock;
 use crate::counters::ShardCounters;
 
@@ -193,6 +194,16 @@ impl LiveCounters {
     /// Returns how many ports of each relay address there are and are taken.
     pub fn ports(&self) -> Vec<(RelayAddress, PortCounts)> {
         self.commons.ports().collect()
+    }
+
+    /// Returns why no relay socket can be opened at any of the relay addresses, in a line for each; none if one can be opened.
+    pub fn relay_faults(&self) -> Vec<String> {
+        let relays: Vec<_> = self.commons.relays().collect();
+        let faults = binding::why_none(relays.iter().copied());
+        match faults.len() == relays.len() {
+            true => faults,
+            false => Vec::new(),
+        }
     }
 
     /// Returns the ports that are reserved and wait for their token.
