@@ -1,4 +1,4 @@
-//! Tries whether relay sockets can be opened at relay addresses.
+//! Whether relay sockets can be opened at relay addresses, and whether others can reach them.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -30,5 +30,33 @@ fn probe(relay: IpAddr) -> io::Result<()> {
         // The ports are taken, and the address is there.
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// Returns what to write where all relay addresses are private and no public address is known for them.
+pub(crate) fn unreachable(config: &Config) -> Option<String> {
+    let addresses = &config.addresses;
+    let has_external =
+        !addresses.external.is_empty() || !addresses.later.external_of_all.is_empty();
+    let relays: Vec<_> = addresses.relays.iter().collect();
+    if has_external || relays.is_empty() || !relays.iter().all(|relay| is_private(**relay)) {
+        return None;
+    }
+    let lines: Vec<_> = relays
+        .iter()
+        .map(|relay| format!("`external-ip=PUBLIC/{relay}`"))
+        .collect();
+    Some(format!(
+        "all relay addresses are private, so only their own network reaches them; behind a 1:1 NAT write {} \
+         with the public address for PUBLIC",
+        lines.join(" and ")
+    ))
+}
+
+/// Returns whether an address is of a private network or a carrier's (RFC 1918, 4193 and 6598). Loopback is not.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_private() || matches!(v4.octets(), [100, 64..=127, ..]),
+        IpAddr::V6(v6) => v6.is_unique_local(),
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use turnbuckle_datapath::BURST_DATAGRAMS;
 
 use self::facts::{Device, Facts};
+use crate::binding;
 use crate::config::{Config, Xdp};
 use crate::tls::files;
 use crate::translate;
@@ -199,6 +200,9 @@ fn findings(config: &Config, facts: &Facts) -> Vec<Finding> {
     add("relay ports", verdict, text);
     for why in &facts.unusable_relays {
         add("relay-ip", Verdict::Wrong, why.clone());
+    }
+    if let Some(text) = binding::unreachable(config) {
+        add("external-ip", Verdict::Advice, text);
     }
     let (verdict, text) = of_descriptors(config, facts.descriptors);
     add("descriptors", verdict, text);

@@ -130,6 +130,8 @@ fn listens_only_on_addresses_of_the_given_device() {
         "{start}"
     );
     assert!(!start.contains("[::1]"), "{start}");
+    let line = "behind a 1:1 NAT write `external-ip=PUBLIC/10.7.7.7`";
+    assert!(start.contains(line), "{start}");
     relay.ip("link add other type veth peer name beyond");
     relay.ip("address add 10.8.8.8/24 dev other");
     relay.ip("address add 10.7.7.8/24 dev net");
@@ -158,10 +160,11 @@ fn refuses_a_relay_address_that_the_machine_does_not_have() {
     let relay = Relay::run(
         &format!("{setup}; cd {}", folder.path().display()),
         &program,
-        &format!("{options} {socket_key}"),
+        &format!("{options} --external-ip=203.0.113.9 {socket_key}"),
     );
     let start = relay.until("ready").concat();
     assert!(start.contains(&format!("WARNING {why}")), "{start}");
+    assert!(!start.contains("external-ip"), "{start}");
     let health = || {
         let ran = Command::new(env!("CARGO_BIN_EXE_turnbuckle"))
             .args(["ctl", "--socket"])

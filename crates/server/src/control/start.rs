@@ -190,6 +190,9 @@ pub(super) fn start(
         has_database,
     };
     announce::running(config, &running, out);
+    if let Some(advice) = binding::unreachable(config) {
+        let _ = writeln!(out, "warning: {advice}");
+    }
     // The same for what is relayed from.
     let mut relays = Relays::new(config, Arc::clone(&commons));
     relays.follow(config, interfaces.addresses(), &mut shards, out);
