@@ -178,6 +178,11 @@ impl Log {
         known.unwrap_or_else(|| self.scope.numbers.next())
     }
 
+    /// Has all numbers that are given from now on be higher than this one.
+    pub(crate) fn number_after(&self, number: u64) {
+        self.scope.numbers.raise(number);
+    }
+
     /// Logs a change of durable state of the session with this number if sessions are logged.
     pub(crate) fn change(&mut self, change: &Change, number: u64, now: Time) {
         let summaries = self.summaries.as_mut();

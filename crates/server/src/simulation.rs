@@ -192,14 +192,14 @@ impl Server {
         let segments = journals[index].clone();
         let mut record = Record::default();
         if left.is_some() {
-            record.changes = segments.read().map_err(io::Error::other)?;
+            record.recorded = segments.read().map_err(io::Error::other)?;
         }
         let belongings = left.unwrap_or_default();
         let socket_of =
             |address, handle: RelayHandle| socket_of(address, Token::Relay(handle).to_u64());
         shard.relay.restore(&record, belongings, socket_of);
         let journal = ShardJournal::new(segments, memory, Record::default());
-        shard.relay.begin_journal(&journal, &record.changes)
+        shard.relay.begin_journal(&journal, &record)
     }
 
     /// Returns the shard that issued the connection id of a datagram, if that is one of QUIC: it has the connection, and the kernel may give it the

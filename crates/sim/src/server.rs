@@ -589,5 +589,6 @@ fn written_and_read(journal: &[Change], life: u64) -> Vec<Change> {
     }
     let torn = bytes.len() / 2;
     bytes.extend_from_within(torn..);
-    segment::decode(&bytes, committed).expect("what was written can be read")
+    let read = segment::decode(&bytes, committed);
+    read.expect("what was written can be read").changes
 }

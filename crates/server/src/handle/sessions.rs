@@ -25,7 +25,8 @@ const NUMBERS_PER_S: u64 = 10_000;
 
 /// Gives each session of a shard its number, which no later one has.
 ///
-/// The first number follows the time of the start, so that the numbers of a server that is started again do not come back.
+/// The first number follows the time of the start, so that the numbers of a server that is started again do not come back. One that
+/// takes over goes on above the highest on record.
 #[derive(Clone, Debug)]
 pub struct SessionNumbers(Arc<AtomicU64>);
 
@@ -40,6 +41,11 @@ impl SessionNumbers {
     /// Begins after `last`.
     pub(crate) fn after(last: u64) -> Self {
         Self(Arc::new(AtomicU64::new(last % NUMBERS_PER_SHARD)))
+    }
+
+    /// Has later numbers be higher than this one.
+    pub(crate) fn raise(&self, last: u64) {
+        self.0.fetch_max(last % NUMBERS_PER_SHARD, Relaxed);
     }
 
     /// Returns the next number. Only the thread of the shard calls this.

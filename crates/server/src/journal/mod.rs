@@ -29,13 +29,13 @@ use std::time::Duration;
 
 use crc32fast::Hasher;
 use rustix::fs::{MemfdFlags, memfd_create};
-use turnbuckle_engine::{Change, Engine, Random, Time};
+use turnbuckle_engine::{AllocationId, Change, Engine, Random, Time};
 use turnbuckle_sys::mapped::Mapped;
 
-use self::segment::{Encoder, Refused};
+use self::segment::{Encoder, Recorded, Refused};
 
 /// Number of the layout of records. It is another one when any of them changes.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// In the word of a journal: the second segment counts.
 const SECOND: u64 = 1 << 63;
@@ -104,12 +104,12 @@ impl Segments {
         &self.files
     }
 
-    /// Returns the changes on record.
+    /// Returns what is on record.
     ///
     /// # Errors
     ///
     /// The journal is not to be used, and why.
-    pub(crate) fn read(&self) -> Result<Vec<Change>, String> {
+    pub(crate) fn read(&self) -> Result<Recorded, String> {
         let word = self.word();
         if word == GIVEN_UP {
             return Err("it could not be written".into());
@@ -165,6 +165,8 @@ pub(crate) struct Journal {
     next: Option<Next>,
     ends: Ends,
     relayed: Relayed,
+    /// The session with the highest number, which each segment has, also when it has ended.
+    highest: Option<(AllocationId, u64)>,
 }
 
 /// What of the usage of allocations is on record, which changes without a change.
@@ -286,12 +288,13 @@ impl Journal {
     pub(crate) fn begin<R: Random>(
         segments: Segments,
         memory: Memory,
-        before: &[Change],
+        before: &Recorded,
         now: Time,
         engine: &Engine<R>,
+        number: impl Fn(AllocationId) -> u64,
     ) -> io::Result<Self> {
         let mut ends = Ends::new(memory);
-        for change in before {
+        for change in &before.changes {
             ends.note(change);
         }
         let mut journal = Self {
@@ -304,9 +307,10 @@ impl Journal {
                 due: now + USAGE_INTERVAL,
                 ..Relayed::default()
             },
+            highest: before.numbers.highest,
         };
         let mut next = journal.next(now)?;
-        while !next.write(&journal.segments, &journal.ends, now, engine)? {}
+        while !next.write(&journal.segments, &journal.ends, now, engine, &number)? {}
         journal.turn_to(next.segment)?;
         Ok(journal)
     }
@@ -324,18 +328,38 @@ impl Journal {
         self.ends.note(change);
     }
 
+    /// Notes the number of a session that begins, which is written likewise.
+    pub(crate) fn append_number(&mut self, allocation: AllocationId, number: u64) {
+        if self.segments.word() == GIVEN_UP {
+            return;
+        }
+        let numbered = (allocation, number);
+        self.current.append_number(numbered);
+        if let Some(next) = &mut self.next {
+            next.segment.append_number(numbered);
+        }
+        if self.highest.is_none_or(|(_, highest)| highest < number) {
+            self.highest = Some(numbered);
+        }
+    }
+
     /// Writes what was noted, and begins the next segment or goes on with it if that is due. Nothing that the changes allow or forbid may be
-    /// announced earlier. After an error nothing is written any more, and what is on record is not used again.
+    /// announced earlier. `number` is asked for the number of a session. After an error nothing is written any more, and what is on record is not used again.
     ///
     /// # Errors
     ///
     /// What could not be written, once.
     #[inline]
-    pub(crate) fn commit<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
+    pub(crate) fn commit<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        number: impl Fn(AllocationId) -> u64,
+    ) -> io::Result<()> {
         if self.current.bytes.is_empty() && self.next.is_none() && now < self.relayed.due {
             return Ok(());
         }
-        self.commit_changes(now, engine)
+        self.commit_changes(now, engine, &number)
     }
 
     /// Writes for the last time, because the next relay goes on from here: what allocations have relayed by now.
@@ -391,13 +415,18 @@ impl Journal {
         if until == slots { 0 } else { until }
     }
 
-    fn commit_changes<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
+    fn commit_changes<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        number: &impl Fn(AllocationId) -> u64,
+    ) -> io::Result<()> {
         if self.segments.word() == GIVEN_UP {
             self.forget();
             return Ok(());
         }
         self.note_some_usage(now, engine);
-        let written = self.write(now, engine);
+        let written = self.write(now, engine, number);
         if written.is_err() {
             self.forget();
             // guard: V-63-unwritten
@@ -406,7 +435,12 @@ impl Journal {
         written
     }
 
-    fn write<R: Random>(&mut self, now: Time, engine: &Engine<R>) -> io::Result<()> {
+    fn write<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        number: &impl Fn(AllocationId) -> u64,
+    ) -> io::Result<()> {
         if !self.current.bytes.is_empty() {
             self.current.write(&self.segments)?;
             self.count();
@@ -418,7 +452,7 @@ impl Journal {
             }
             None => return Ok(()),
         };
-        if next.write(&self.segments, &self.ends, now, engine)? {
+        if next.write(&self.segments, &self.ends, now, engine, number)? {
             self.turn_to(next.segment)?;
         } else {
             self.next = Some(next);
@@ -440,8 +474,12 @@ impl Journal {
     /// Begins the segment that does not count.
     fn next(&mut self, now: Time) -> io::Result<Next> {
         self.ends.forget_old(now);
+        let mut segment = Segment::begin(&self.segments, self.segments.word() & SECOND == 0)?;
+        if let Some(highest) = self.highest {
+            segment.append_number(highest);
+        }
         Ok(Next {
-            segment: Segment::begin(&self.segments, self.segments.word() & SECOND == 0)?,
+            segment,
             ends: [0..self.ends.allocations.len(), 0..self.ends.families.len()],
             slot: 0,
         })
@@ -472,6 +510,7 @@ impl Next {
         ends: &Ends,
         now: Time,
         engine: &Engine<R>,
+        number: &impl Fn(AllocationId) -> u64,
     ) -> io::Result<bool> {
         let slices = ends.memory.slices;
         let [allocations, families] = &mut self.ends;
@@ -480,7 +519,7 @@ impl Next {
         let slots = engine.session_slots();
         let until = self.slot.saturating_add(slices.places).min(slots);
         for slot in self.slot..until {
-            self.segment.snapshot(now, engine, slot);
+            self.segment.snapshot(now, engine, slot, number);
         }
         self.slot = until;
         let is_at_end = until == slots;
@@ -505,6 +544,10 @@ impl Segment {
         })
     }
 
+    fn append_number(&mut self, numbered: (AllocationId, u64)) {
+        self.encoder.append_number(numbered, &mut self.bytes);
+    }
+
     fn append(&mut self, change: &Change) {
         self.encoder.append(change, &mut self.bytes);
     }
@@ -518,8 +561,19 @@ impl Segment {
         left.start = until;
     }
 
-    fn snapshot<R: Random>(&mut self, now: Time, engine: &Engine<R>, slot: u32) {
-        engine.snapshot(now, slot, |change| self.append(change));
+    fn snapshot<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        slot: u32,
+        number: &impl Fn(AllocationId) -> u64,
+    ) {
+        engine.snapshot(now, slot, |change| {
+            self.append(change);
+            if let Change::Created(created) = change {
+                self.append_number((created.allocation, number(created.allocation)));
+            }
+        });
     }
 
     fn write(&mut self, segments: &Segments) -> io::Result<()> {

@@ -29,9 +29,24 @@ const PERMISSION_INSTALLED: u8 = 9;
 const REAUTHORIZED: u8 = 10;
 const REFRESHED: u8 = 11;
 const RESUMED: u8 = 12;
+const NUMBERED: u8 = 13;
 
 /// Relayed transport addresses of one allocation.
 const RELAYS_MAX: u8 = 2;
+
+/// What one record says.
+pub(super) enum Record {
+    Change(Change),
+    /// The number of a session.
+    Number(AllocationId, u64),
+}
+
+/// Appends the record of the number of a session to `bytes`.
+pub(super) fn encode_number(allocation: AllocationId, number: u64, bytes: &mut Vec<u8>) {
+    let out = &mut Encoder(bytes);
+    out.head(NUMBERED, allocation);
+    out.u64(number);
+}
 
 /// Appends the record of a change to `bytes`. Returns false, and appends nothing, if a rebuild does not need it.
 pub(super) fn encode(change: &Change, bytes: &mut Vec<u8>) -> bool {
@@ -119,16 +134,28 @@ pub(super) fn encode(change: &Change, bytes: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Returns the change that a record is about.
+/// Returns what a record says.
 ///
 /// # Errors
 ///
-/// No change has this record.
-pub(super) fn decode(record: &[u8]) -> Result<Change, NotAChange> {
+/// It is neither of a change nor of a number.
+pub(super) fn decode(record: &[u8]) -> Result<Record, NotAChange> {
     let input = &mut Decoder(record);
     let kind = input.u8()?;
     let allocation = AllocationId::from_u64(input.u64()?);
-    let change = match kind {
+    let said = match kind {
+        NUMBERED => Record::Number(allocation, input.u64()?),
+        _ => Record::Change(change(kind, allocation, input)?),
+    };
+    input.0.is_empty().then_some(said).ok_or(NotAChange)
+}
+
+fn change(
+    kind: u8,
+    allocation: AllocationId,
+    input: &mut Decoder<'_>,
+) -> Result<Change, NotAChange> {
+    Ok(match kind {
         CHANNEL_EXPIRED => Change::ChannelExpired {
             allocation,
             number: input.channel()?,
@@ -184,8 +211,7 @@ pub(super) fn decode(record: &[u8]) -> Result<Change, NotAChange> {
             until: input.time()?,
         })),
         _ => return Err(NotAChange),
-    };
-    input.0.is_empty().then_some(change).ok_or(NotAChange)
+    })
 }
 
 /// Appends values to a record.

@@ -4,12 +4,13 @@
 //! (`committed`): what follows them was being written when the process died, and is cut. All that is within them has to be right, or the whole
 //! segment is refused: without the record of an end, a permission that has ended would be granted again.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crc32fast::Hasher;
-use turnbuckle_engine::Change;
+use turnbuckle_engine::{AllocationId, Change};
 
-use super::record::{self, NotAChange};
+use super::record::{self, NotAChange, Record};
 
 /// Bytes before those of a record.
 const HEAD_LEN: usize = 16;
@@ -23,7 +24,7 @@ pub enum Refused {
     Checksum,
     /// A record has not the number that follows the one before.
     Sequence,
-    /// A record is whole and about no change.
+    /// A record is whole and about no change and no number.
     NotAChange,
 }
 
@@ -53,9 +54,25 @@ pub struct Encoder {
 impl Encoder {
     /// Appends the record of a change to `bytes`, if it has one.
     pub fn append(&mut self, change: &Change, bytes: &mut Vec<u8>) {
+        self.append_if(bytes, |bytes| record::encode(change, bytes));
+    }
+
+    /// Appends the record of the number of a session to `bytes`.
+    pub(super) fn append_number(
+        &mut self,
+        (allocation, number): (AllocationId, u64),
+        bytes: &mut Vec<u8>,
+    ) {
+        self.append_if(bytes, |bytes| {
+            record::encode_number(allocation, number, bytes);
+            true
+        });
+    }
+
+    fn append_if(&mut self, bytes: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>) -> bool) {
         let start = bytes.len();
         bytes.extend_from_slice(&[0; HEAD_LEN]);
-        if !record::encode(change, bytes) {
+        if !encode(bytes) {
             bytes.truncate(start);
             return;
         }
@@ -70,14 +87,45 @@ impl Encoder {
     }
 }
 
-/// Returns the changes of a segment of which so many bytes are `committed`.
+/// What a segment says.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// The changes, in their order.
+    pub changes: Vec<Change>,
+    /// Numbers of sessions.
+    pub numbers: Numbers,
+}
+
+/// The numbers that sessions of one shard have in the log.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    by_allocation: HashMap<AllocationId, u64>,
+    /// The session with the highest, which may have ended.
+    pub(crate) highest: Option<(AllocationId, u64)>,
+}
+
+impl Numbers {
+    /// Returns the number of a session.
+    pub(crate) fn of(&self, allocation: AllocationId) -> Option<u64> {
+        self.by_allocation.get(&allocation).copied()
+    }
+
+    fn note(&mut self, allocation: AllocationId, number: u64) {
+        self.by_allocation.insert(allocation, number);
+        if self.highest.is_none_or(|(_, highest)| highest < number) {
+            self.highest = Some((allocation, number));
+        }
+    }
+}
+
+/// Returns what a segment says of which so many bytes are `committed`.
 ///
 /// # Errors
 ///
 /// The segment is not what was written.
-pub fn decode(bytes: &[u8], committed: usize) -> Result<Vec<Change>, Refused> {
+pub fn decode(bytes: &[u8], committed: usize) -> Result<Recorded, Refused> {
     let mut rest = bytes.get(..committed).ok_or(Refused::Short)?;
-    let mut changes = Vec::new();
+    let mut recorded = Recorded::default();
     for number in 0_u64.. {
         if rest.is_empty() {
             break;
@@ -95,10 +143,13 @@ pub fn decode(bytes: &[u8], committed: usize) -> Result<Vec<Change>, Refused> {
         if u64::from_le_bytes(seq) != number {
             return Err(Refused::Sequence);
         }
-        changes.push(record::decode(record)?);
+        match record::decode(record)? {
+            Record::Change(change) => recorded.changes.push(change),
+            Record::Number(allocation, number) => recorded.numbers.note(allocation, number),
+        }
         rest = &behind[record.len()..];
     }
-    Ok(changes)
+    Ok(recorded)
 }
 
 fn checksum(head: &[u8], record: &[u8]) -> u32 {

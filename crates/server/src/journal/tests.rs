@@ -18,7 +18,7 @@ use turnbuckle_engine::{
 };
 use turnbuckle_sys::mapped::Mapped;
 
-use super::segment::{Encoder, Refused, decode};
+use super::segment::{Encoder, Recorded, Refused, decode};
 use super::{Ends, Journal, LAYOUT, LEN_BITS, Memory, SECOND, Segments, Slices, word_in};
 use crate::configured::configured;
 use crate::control::keys::KeyRing;
@@ -278,7 +278,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read(changes in vec(change(), 0..20)) {
         let bytes = written(&changes);
-        let read = decode(&bytes, bytes.len()).unwrap();
+        let read = decode(&bytes, bytes.len()).unwrap().changes;
         prop_assert_eq!(read.len(), changes.len());
         for (read, change) in read.iter().zip(&changes) {
             prop_assert_eq!(said(read), said(change));
@@ -292,7 +292,7 @@ proptest! {
         all.push(more);
         let bytes = written(&all);
         for end in committed..bytes.len() {
-            prop_assert_eq!(decode(&bytes[..end], committed).unwrap().len(), changes.len());
+            prop_assert_eq!(decode(&bytes[..end], committed).unwrap().changes.len(), changes.len());
         }
     }
 
@@ -354,13 +354,22 @@ fn segments() -> Segments {
     Segments::new(Arc::new(Mapped::new(&memory, 1).unwrap()), 0).unwrap()
 }
 
-fn begin(segments: &Segments, before: &[Change], engine: &Engine<Randomness>) -> Journal {
+fn begin(segments: &Segments, before: &Recorded, engine: &Engine<Randomness>) -> Journal {
+    begin_with(segments, before, engine, |_| 0)
+}
+
+fn begin_with(
+    segments: &Segments,
+    before: &Recorded,
+    engine: &Engine<Randomness>,
+    number: impl Fn(AllocationId) -> u64,
+) -> Journal {
     let memory = Memory {
         count_max: 100,
         replay: Duration::from_secs(10),
         slices: Slices::SERVING,
     };
-    Journal::begin(segments.clone(), memory, before, Time::ZERO, engine).unwrap()
+    Journal::begin(segments.clone(), memory, before, Time::ZERO, engine, number).unwrap()
 }
 
 fn family_ended(allocation: u64, seconds: u64) -> Change {
@@ -375,17 +384,17 @@ fn family_ended(allocation: u64, seconds: u64) -> Change {
 #[test]
 fn what_is_noted_counts_when_it_is_committed() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     journal.append(&family_ended(1, 0));
-    assert!(segments.read().unwrap().is_empty());
-    journal.commit(Time::ZERO, &engine).unwrap();
-    assert_eq!(segments.read().unwrap().len(), 1);
+    assert!(segments.read().unwrap().changes.is_empty());
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
+    assert_eq!(segments.read().unwrap().changes.len(), 1);
 }
 
 #[test]
 fn a_journal_that_is_begun_anew_has_the_ends_that_are_not_old() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     let refreshed = Change::Refreshed {
         allocation: AllocationId::from_u64(1),
         family: None,
@@ -400,14 +409,14 @@ fn a_journal_that_is_begun_anew_has_the_ends_that_are_not_old() {
         journal.append(&family_ended(allocation, 15));
     }
     let now = Time::from_secs(20);
-    journal.commit(now, &engine).unwrap();
+    journal.commit(now, &engine, |_| 0).unwrap();
     let last = family_ended(201, 20);
     while journal.next.is_some() {
-        journal.commit(now, &engine).unwrap();
+        journal.commit(now, &engine, |_| 0).unwrap();
     }
     journal.append(&last);
-    journal.commit(now, &engine).unwrap();
-    let read: Vec<_> = segments.read().unwrap().iter().map(said).collect();
+    journal.commit(now, &engine, |_| 0).unwrap();
+    let read: Vec<_> = segments.read().unwrap().changes.iter().map(said).collect();
     let expected: Vec<_> = (101..=200)
         .map(|allocation| family_ended(allocation, 15))
         .chain([last])
@@ -417,50 +426,50 @@ fn a_journal_that_is_begun_anew_has_the_ends_that_are_not_old() {
     // And so has the journal of the process that follows.
     let before = segments.read().unwrap();
     drop(begin(&segments, &before, &engine));
-    let ends: Vec<_> = segments.read().unwrap().iter().map(said).collect();
+    let ends: Vec<_> = segments.read().unwrap().changes.iter().map(said).collect();
     assert_eq!(ends, expected[1..]);
 }
 
 #[test]
 fn a_journal_that_was_given_up_is_not_read() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     segments.give_up();
     journal.append(&family_ended(1, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     assert!(segments.read().is_err());
 }
 
 #[test]
 fn a_journal_that_cannot_be_written_is_not_used_again() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     journal.append(&family_ended(1, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     journal.segments = read_only(&segments);
     journal.append(&family_ended(2, 0));
-    journal.commit(Time::ZERO, &engine).unwrap_err();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap_err();
     assert_eq!(segments.read().unwrap_err(), "it could not be written");
     // It says so once. What comes later is not on record, also where it could be written again: what was lost is not.
     journal.segments = segments.clone();
     journal.append(&family_ended(3, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     assert_eq!(segments.read().unwrap_err(), "it could not be written");
 }
 
 #[test]
 fn a_journal_that_cannot_be_written_keeps_nothing() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     journal.append(&family_ended(0, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     journal.segments = read_only(&segments);
     journal.append(&family_ended(1, 0));
-    journal.commit(Time::ZERO, &engine).unwrap_err();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap_err();
     assert_empty(&journal);
     for seconds in 2..10_000 {
         let now = Time::from_secs(seconds);
-        journal.commit(now, &engine).unwrap();
+        journal.commit(now, &engine, |_| 0).unwrap();
         journal.append(&family_ended(seconds, seconds));
     }
     assert_empty(&journal);
@@ -480,13 +489,20 @@ fn assert_empty(journal: &Journal) {
 #[test]
 fn a_journal_that_cannot_be_begun_leaves_what_was_on_record() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     journal.append(&family_ended(1, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     let memory = journal.ends.memory;
-    let begun = Journal::begin(read_only(&segments), memory, &[], Time::ZERO, &engine);
+    let begun = Journal::begin(
+        read_only(&segments),
+        memory,
+        &Recorded::default(),
+        Time::ZERO,
+        &engine,
+        |_| 0,
+    );
     begun.unwrap_err();
-    assert_eq!(segments.read().unwrap().len(), 1);
+    assert_eq!(segments.read().unwrap().changes.len(), 1);
 }
 
 /// Returns segments like these that cannot be written.
@@ -499,9 +515,9 @@ fn read_only(segments: &Segments) -> Segments {
 #[test]
 fn a_journal_of_another_layout_is_not_read() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     journal.append(&family_ended(1, 0));
-    journal.commit(Time::ZERO, &engine).unwrap();
+    journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
     let word = segments.word();
     let (is_second, len) = (word & SECOND != 0, word & ((1 << LEN_BITS) - 1));
     assert_eq!(word, word_in(LAYOUT, is_second, len));
@@ -511,32 +527,32 @@ fn a_journal_of_another_layout_is_not_read() {
         assert!(why.ends_with("is not one of this program"), "{why}");
     }
     segments.set_word(word);
-    assert_eq!(segments.read().unwrap().len(), 1);
+    assert_eq!(segments.read().unwrap().changes.len(), 1);
 }
 
 #[test]
 fn a_word_with_another_bit_or_without_a_checksum_is_not_believed() {
     let (segments, engine) = (segments(), engine());
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     for seconds in 0..40 {
         journal.append(&family_ended(1, seconds));
-        journal.commit(Time::ZERO, &engine).unwrap();
+        journal.commit(Time::ZERO, &engine, |_| 0).unwrap();
         let word = segments.word();
         for bit in 0..u64::BITS {
             segments.set_word(word ^ 1 << bit);
-            let read = segments.read().map(|changes| changes.len());
+            let read = segments.read().map(|read| read.changes.len());
             assert!(read.is_err(), "bit {bit} after {seconds} s: {read:?}");
         }
         segments.set_word(word & (SECOND | ((1 << LEN_BITS) - 1)));
         assert!(segments.read().is_err(), "a word without a checksum");
         segments.set_word(word);
     }
-    assert_eq!(segments.read().unwrap().len(), 40);
+    assert_eq!(segments.read().unwrap().changes.len(), 40);
 }
 
 /// Returns what the last record about an allocation says that it has relayed to its peers.
 fn relayed(segments: &Segments) -> u64 {
-    let changes = segments.read().unwrap();
+    let changes = segments.read().unwrap().changes;
     let mut usages = changes.iter().filter_map(|change| match change {
         Change::Refreshed { usage, .. } => Some(usage.peer_sent.datagrams),
         _ => None,
@@ -544,8 +560,8 @@ fn relayed(segments: &Segments) -> u64 {
     usages.next_back().expect("a refresh")
 }
 
-#[test]
-fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() {
+/// Makes an engine with one call.
+fn engine_with_a_call() -> (Engine<Randomness>, AllocationId) {
     let config = configured(&["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1"]);
     let [client, listener, local] =
         ["203.0.113.7:5000", "127.0.0.1:3478", "127.0.0.1:50000"].map(|it| it.parse().unwrap());
@@ -556,7 +572,7 @@ fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() 
         time: Time::ZERO,
         unix_s: 0,
     };
-    let mut engine = Engine::rebuild(
+    let engine = Engine::rebuild(
         Arc::clone(&config),
         Commons::new(&config),
         Randomness::of_system(),
@@ -565,8 +581,14 @@ fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() 
         [call.clone()],
         |_| Some(turnbuckle_engine::Endpoint(2)),
     );
+    (engine, call.allocation())
+}
+
+#[test]
+fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() {
+    let (mut engine, call) = engine_with_a_call();
     let segments = segments();
-    let mut journal = begin(&segments, &[], &engine);
+    let mut journal = begin(&segments, &Recorded::default(), &engine);
     let relay = |engine: &mut Engine<Randomness>, count| {
         let datagrams = Traffic {
             datagrams: count,
@@ -576,14 +598,33 @@ fn what_a_call_has_relayed_is_on_record_soon_and_exact_when_it_is_handed_over() 
             to_peers: datagrams,
             ..Default::default()
         };
-        engine.absorb(call.allocation(), &traffic);
+        engine.absorb(call, &traffic);
     };
     relay(&mut engine, 5);
-    journal.commit(Time::from_secs(9), &engine).unwrap();
+    journal.commit(Time::from_secs(9), &engine, |_| 0).unwrap();
     assert_eq!(relayed(&segments), 0);
-    journal.commit(Time::from_secs(10), &engine).unwrap();
+    journal.commit(Time::from_secs(10), &engine, |_| 0).unwrap();
     assert_eq!(relayed(&segments), 5);
     relay(&mut engine, 3);
     journal.seal(Time::from_secs(11), &engine).unwrap();
     assert_eq!(relayed(&segments), 8);
+}
+
+#[test]
+fn sessions_keep_their_numbers_and_the_highest_is_known_when_it_has_ended() {
+    let (segments, (engine, call)) = (segments(), engine_with_a_call());
+    let number = |allocation| if allocation == call { 17 } else { 0 };
+    let ended = AllocationId::from_u64(8);
+    let mut before = Recorded::default();
+    for life in 0..3 {
+        let mut journal = begin_with(&segments, &before, &engine, number);
+        if life == 0 {
+            journal.append_number(ended, 99);
+            journal.append_number(AllocationId::from_u64(9), 98);
+        }
+        journal.commit(Time::ZERO, &engine, number).unwrap();
+        before = segments.read().unwrap();
+        assert_eq!(before.numbers.of(call), Some(17));
+        assert_eq!(before.numbers.highest, Some((ended, 99)));
+    }
 }

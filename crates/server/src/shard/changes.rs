@@ -12,6 +12,7 @@ use turnbuckle_engine::{
 use super::front::Front;
 use super::sessions::Sessions;
 use crate::journal::Journal;
+use crate::journal::segment::Numbers;
 use crate::log::{Answer, Asked, Denied, Log, Path, Seal};
 use crate::offload::publisher::Publisher;
 
@@ -118,7 +119,8 @@ impl Changes {
         }
         if let Some(journal) = &mut self.journal {
             // guard: V-63-written-ahead
-            let written = journal.commit(now, engine);
+            let sessions = &self.sessions;
+            let written = journal.commit(now, engine, |allocation| sessions.number(allocation));
             if let Err(error) = written {
                 self.log.warn(&format!(
                     "the journal cannot be written, so the calls of this shard do not survive: {error}"
@@ -136,17 +138,27 @@ impl Changes {
         self.ended.drain(..)
     }
 
-    /// Shows the allocations of a restored engine to those who know sessions by their numbers, as new ones: the numbers went with the process before.
-    /// No line is logged for them, and the kernel is to relay their channels again.
-    pub(in crate::shard) fn restored<R: Random>(&mut self, now: Time, engine: &Engine<R>) {
+    /// Shows the allocations of a restored engine to those who know sessions by their `numbers`, which they keep; later ones have higher numbers.
+    /// No line is logged for them, what they have relayed is not reported again, and the kernel is to relay their channels again.
+    pub(in crate::shard) fn restored<R: Random>(
+        &mut self,
+        now: Time,
+        engine: &Engine<R>,
+        numbers: &Numbers,
+    ) {
+        if let Some((_, highest)) = numbers.highest {
+            self.log.number_after(highest);
+        }
         for slot in 0..engine.session_slots() {
             engine.snapshot(now, slot, |change| {
                 let Change::Created(created) = change else {
                     return;
                 };
-                let number = self.log.number(created);
-                self.sessions.begin(created, number);
-                self.sessions.show(change, number, None, now);
+                let number = numbers.of(created.allocation);
+                let number = number.unwrap_or_else(|| self.log.number(created));
+                let usage = engine.session_at(slot).map(|held| *held.usage());
+                self.sessions
+                    .restored(created, number, usage.unwrap_or_default(), now);
                 self.log.restored(change, number, now);
                 if let Some(publisher) = &mut self.publisher {
                     publisher.restored(created.allocation);
@@ -173,6 +185,9 @@ impl Changes {
             Change::Created(created) => {
                 let number = self.log.number(created);
                 self.sessions.begin(created, number);
+                if let Some(journal) = &mut self.journal {
+                    journal.append_number(created.allocation, number);
+                }
                 let client = engine.session_at(created.allocation.slot());
                 let client = client.filter(|_| self.sessions.has_consumer());
                 seal = client.and_then(|held| front.protection(held.client()));

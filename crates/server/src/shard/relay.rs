@@ -16,7 +16,7 @@ use turnbuckle_datapath::{
     StreamInput, StreamListenerId, Taken, TurnHandler, Waker, Warning,
 };
 use turnbuckle_engine::{
-    Belongings, Change, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress,
+    Belongings, Config as EngineConfig, Engine, InterfaceAddress, PeerEnd, RelayAddress,
     RelayHandle,
 };
 
@@ -196,11 +196,12 @@ impl Relay {
         let hub = &mut self.hub;
         hub.engine.restore(
             hub.now,
-            record.changes.iter().cloned(),
+            record.recorded.changes.iter().cloned(),
             belongings,
             |address, handle| endpoint_of(address, handle).map(name::endpoint),
         );
-        hub.changes.restored(hub.now.time, &hub.engine);
+        hub.changes
+            .restored(hub.now.time, &hub.engine, &record.recorded.numbers);
         hub.count();
         self.has_roamers_due = true;
         let counters = &hub.counters.engine;
@@ -211,7 +212,7 @@ impl Relay {
             .add((record.allocations as u64).saturating_sub(taken));
     }
 
-    /// Writes changes to a journal from now on. The engine was restored from those that it held `before`.
+    /// Writes changes to a journal from now on. The engine was restored from what it held `before`.
     ///
     /// # Errors
     ///
@@ -219,7 +220,7 @@ impl Relay {
     pub(crate) fn begin_journal(
         &mut self,
         journal: &ShardJournal,
-        before: &[Change],
+        before: &Record,
     ) -> io::Result<()> {
         let Hub {
             changes,
@@ -228,8 +229,15 @@ impl Relay {
             ..
         } = &mut self.hub;
         let (segments, memory) = (journal.segments.clone(), journal.memory);
-        let begun = Journal::begin(segments, memory, before, now.time, engine)
-            .map_err(|error| io::Error::new(error.kind(), format!("survive: {error}")))?;
+        let begun = Journal::begin(
+            segments,
+            memory,
+            &before.recorded,
+            now.time,
+            engine,
+            |allocation| changes.sessions.number(allocation),
+        )
+        .map_err(|error| io::Error::new(error.kind(), format!("survive: {error}")))?;
         changes.journal = Some(begun);
         Ok(())
     }

@@ -69,6 +69,21 @@ impl Sessions {
         begun.of(transport.into()).add(1);
     }
 
+    /// Takes back a session of the process before, which has relayed this much by now.
+    pub(in crate::shard) fn restored(
+        &mut self,
+        created: &Created,
+        number: u64,
+        usage: Usage,
+        now: Time,
+    ) {
+        self.begin(created, number);
+        let number = number_of_shard(self.shard, number);
+        if let Some(outlet) = &mut self.outlet {
+            outlet.begin(created, number, None, usage, now);
+        }
+    }
+
     /// Returns the number of a session among those of this shard.
     pub(in crate::shard) fn number(&self, allocation: AllocationId) -> u64 {
         let held = self.held.get(&allocation);
@@ -244,19 +259,31 @@ impl Outlet {
         self.unseen_from = (last < end).then_some(last);
     }
 
+    /// Tells of a session of whose usage this much needs no report.
+    fn begin(
+        &mut self,
+        created: &Created,
+        number: u64,
+        seal: Option<Seal>,
+        usage: Usage,
+        now: Time,
+    ) {
+        let session = identity(number, &created.user, client_side(&created.path, seal));
+        let reported = Reported {
+            session: Arc::clone(&session),
+            usage,
+        };
+        self.reported.insert(created.allocation, reported);
+        self.events.send(EventKind::Created {
+            session,
+            lifetime: created.expires.since(now),
+        });
+    }
+
     fn show(&mut self, change: &Change, number: u64, seal: Option<Seal>, now: Time) {
         match change {
             Change::Created(created) => {
-                let session = identity(number, &created.user, client_side(&created.path, seal));
-                let reported = Reported {
-                    session: Arc::clone(&session),
-                    usage: Usage::default(),
-                };
-                self.reported.insert(created.allocation, reported);
-                self.events.send(EventKind::Created {
-                    session,
-                    lifetime: created.expires.since(now),
-                });
+                self.begin(created, number, seal, Usage::default(), now);
             }
             Change::Refreshed {
                 allocation,

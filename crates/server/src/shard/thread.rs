@@ -400,7 +400,7 @@ pub(super) fn set_up(
         if let Some(kept) = kept {
             kept.close(SocketKind::Relay);
         }
-        relay.begin_journal(journal, &record.changes)?;
+        relay.begin_journal(journal, &record)?;
     }
     relay.set_interfaces(plan.host.interfaces);
     if plan.is_restart {

@@ -11,6 +11,7 @@ use turnbuckle_sys::keeper::duplicate;
 use super::handed::Handed;
 use crate::config::{Config, Survive};
 use crate::journal::Segments;
+use crate::journal::segment::Recorded;
 use crate::process;
 use crate::tls::Certificates;
 
@@ -53,9 +54,9 @@ fn look(descriptor: &str, config: &Config) -> Result<Count, String> {
     let before = before.map_err(|error| error.to_string())?;
     let mut count = Count::default();
     for (index, journal) in before.journals.iter().enumerate() {
-        let changes = read(journal)
+        let recorded = read(journal)
             .map_err(|why| format!("the journal of shard {index} is not used: {why}"))?;
-        count.add(&changes);
+        count.add(&recorded.changes);
     }
     Ok(count)
 }
@@ -78,7 +79,7 @@ pub(super) fn fits(handed: &Handed, config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-fn read(journal: &Segments) -> Result<Vec<Change>, String> {
+fn read(journal: &Segments) -> Result<Recorded, String> {
     let mut read = journal.read();
     for _ in 1..ATTEMPTS_MAX {
         if read.is_ok() {

@@ -18,6 +18,7 @@ use super::handed::Handed;
 use super::kept::Kept;
 use super::listing::Listed;
 use crate::config::Config;
+use crate::journal::segment::Recorded;
 use crate::journal::{Memory, Segments};
 
 /// What each shard takes over; nothing if there was no relay before.
@@ -45,22 +46,22 @@ pub(crate) struct ShardTakeover {
 /// What a journal says.
 #[derive(Default)]
 pub(crate) struct Record {
-    pub(crate) changes: Vec<Change>,
+    pub(crate) recorded: Recorded,
     /// Allocations that have not ended.
     pub(crate) allocations: usize,
 }
 
 impl Record {
-    fn of(changes: Vec<Change>) -> Self {
+    fn of(recorded: Recorded) -> Self {
         Self {
-            allocations: relays_by_allocation(&changes).len(),
-            changes,
+            allocations: relays_by_allocation(&recorded.changes).len(),
+            recorded,
         }
     }
 
     /// Returns where allocations on record relay from. Those that share a socket have one address.
     fn relays(&self) -> impl Iterator<Item = Relayed> {
-        let relays = relays_by_allocation(&self.changes);
+        let relays = relays_by_allocation(&self.recorded.changes);
         relays.into_values().flatten()
     }
 }
@@ -206,7 +207,7 @@ impl Takeover {
         }
         for (index, shard) in takeover.shards.iter_mut().enumerate() {
             match journals[index].read() {
-                Ok(changes) => shard.record = Record::of(changes),
+                Ok(recorded) => shard.record = Record::of(recorded),
                 Err(why) => takeover.complaints.push(format!(
                     "the calls of shard {index} are lost, because its journal is not used: {why}"
                 )),

@@ -63,7 +63,10 @@ fn of_shard(
     mut takeover: Takeover,
 ) -> Takeover {
     let shard = &mut takeover.shards[index];
-    shard.record = Record::of(changes);
+    shard.record = Record::of(Recorded {
+        changes,
+        ..Recorded::default()
+    });
     for Relayed { local, .. } in shard.record.relays() {
         shard.sockets.put(SocketKind::Relay, local, socket(local));
     }

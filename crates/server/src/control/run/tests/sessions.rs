@@ -252,3 +252,53 @@ fn events_tell_the_life_of_a_session_and_their_usage_adds_up_to_its_totals() {
     );
     running.end().0.unwrap();
 }
+
+#[test]
+fn a_shard_that_is_built_anew_keeps_the_numbers_of_sessions_and_reports_no_usage_again() {
+    let mut running = Running::start_with_journals(12, &[]);
+    let server = running.server;
+    let client = Client::by_datagrams(server, "alice");
+    let mut call = Call::new(&mut running, client, true);
+    for _ in 0..3 {
+        call.goes_on(&mut running);
+    }
+    // This puts on record what it has relayed.
+    let refreshed = call.client.request(&mut running, Method::REFRESH, |_| {});
+    refreshed.expect(200);
+    let all = SessionFilter::default();
+    let before = running.pages(Wish::List, &all, 3).sessions.remove(0);
+    running.fail(shard_of(before.number));
+    let after = running.pages(Wish::List, &all, 3).sessions.remove(0);
+    assert_eq!(after.number, before.number);
+    assert!(after.usage.datagrams() > 0);
+
+    // Others get higher numbers at the same shard.
+    for _ in 0..4 {
+        running.allocate(&mut Client::by_datagrams(server, "alice"));
+    }
+    for session in running.pages(Wish::List, &all, 9).sessions {
+        let is_before = session.number == before.number;
+        let is_elsewhere = shard_of(session.number) != shard_of(before.number);
+        assert!(is_before || is_elsewhere || session.number > before.number);
+    }
+    running.events();
+    let released = call
+        .client
+        .request(&mut running, Method::REFRESH, |writer| {
+            writer.lifetime(0);
+        });
+    released.expect(200);
+    let session_events = &running.session_events;
+    let mut end = None;
+    let begin = Instant::now();
+    while end.is_none() {
+        session_events.take(usize::MAX, |event| {
+            if let EventKind::Ended { since, totals, .. } = event.kind {
+                end = Some((since.datagrams(), totals.datagrams()));
+            }
+        });
+        assert!(begin.elapsed() < TIMEOUT, "it did not end");
+    }
+    assert_eq!(end, Some((0, after.usage.datagrams())));
+    running.end().0.unwrap();
+}
