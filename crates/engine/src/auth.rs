@@ -12,13 +12,14 @@ mod realm;
 mod token;
 
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::sync::Arc;
 
 use turnbuckle_wire::{IntegrityKey, Message, Method, PasswordAlgorithm};
 
 pub(crate) use self::calendar::Calendar;
 use self::config::place;
-pub use self::config::{Asks, AuthConfig, ExpiryCheck, PasswordAlgorithmChoice};
+pub use self::config::{Asks, AuthConfig, CredentialExpiry, Dialect, PasswordAlgorithmChoice};
 use self::guests::Guests;
 pub use self::origin::CanonicalOrigin;
 use self::origin::Origins;
@@ -76,8 +77,8 @@ pub struct Authenticator {
     /// Whether [`AuthConfig::nonce_key`] was given; else the key is random and stays when the configuration changes.
     has_configured_key: bool,
     algorithms: PasswordAlgorithmChoice,
-    username_anonymity: bool,
-    expiry: ExpiryCheck,
+    dialect: Dialect,
+    credential_expiry: CredentialExpiry,
     third_parties: Option<ThirdParties>,
     guests: Guests,
     asks: Asks,
@@ -101,8 +102,8 @@ impl Authenticator {
             nonces,
             has_configured_key,
             algorithms: config.password_algorithms,
-            username_anonymity: config.username_anonymity,
-            expiry: config.expiry,
+            dialect: config.dialect,
+            credential_expiry: config.credential_expiry,
             third_parties: config.third_parties.clone(),
             guests: Guests::new(config),
             asks: config.asks,
@@ -127,9 +128,13 @@ impl Authenticator {
         *self = next;
     }
 
-    /// Returns the seconds since 1970, as everything here is judged by: never fewer than before (V-32).
-    pub(crate) fn calendar_s(&mut self, now: Now) -> u64 {
-        self.calendar.advance(now)
+    /// Returns how long an allocation of `user` may last from now on: no longer than its token (RFC 7635 §9), nor than its credential
+    /// where each request is judged by that.
+    pub(crate) fn lifetime_max(&mut self, now: Now, user: &User) -> Duration {
+        let unix_s = self.calendar.advance(now);
+        let is_bound = user.has_token() || self.credential_expiry == CredentialExpiry::Request;
+        let left_s = user.left_s(unix_s).filter(|_| is_bound);
+        Duration::from_secs(left_s.unwrap_or(u64::MAX).min(user.lifetime_max_s))
     }
 
     /// Returns the part of a time-limited username that names the user.
@@ -298,8 +303,8 @@ impl Authenticator {
         let is_own_realm = claimed_realm == realm.name().as_bytes();
         let terms = Terms {
             unix_s,
-            accept_expired: self.expiry == ExpiryCheck::NewAllocations
-                && message.method() != Method::ALLOCATE,
+            accept_expired: self.credential_expiry == CredentialExpiry::Allocation
+                && method != Method::ALLOCATE,
             algorithm: checked,
             refuse: !is_offered || !is_own_realm,
         };

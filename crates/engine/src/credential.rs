@@ -183,8 +183,15 @@ impl User {
     /// Returns whether its credential has expired. A time-limited password is still valid in the second that it names, as in
     /// coturn; a token is not.
     pub(crate) fn has_expired(&self, unix_s: u64) -> bool {
-        self.expires_unix_s
-            .is_some_and(|expires| expires < unix_s || self.has_token() && expires == unix_s)
+        self.left_s(unix_s) == Some(0)
+    }
+
+    /// Returns for how many seconds its credential is good, the current one included; `None` if it does not expire. A time-limited
+    /// password is still valid in the second that it names, as in coturn; a token is not.
+    pub(crate) fn left_s(&self, unix_s: u64) -> Option<u64> {
+        let expires = self.expires_unix_s?;
+        let end = expires.saturating_add(u64::from(!self.has_token()));
+        Some(end.saturating_sub(unix_s))
     }
 }
 

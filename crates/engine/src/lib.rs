@@ -76,7 +76,7 @@ mod unverified;
 
 pub use crate::address::{Embedding, Nat64Prefix, ParseNat64PrefixError, PeerAddress};
 pub use crate::auth::{
-    Asks, AuthConfig, Authenticator, CanonicalOrigin, Challenge, ExpiryCheck,
+    Asks, AuthConfig, Authenticator, CanonicalOrigin, Challenge, CredentialExpiry, Dialect,
     PasswordAlgorithmChoice, Proof, Realm, Rejection, ThirdParties, TokenCipher, UsersAdded,
     WrongPassword,
 };

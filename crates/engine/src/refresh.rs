@@ -9,7 +9,6 @@ use crate::allocations::Allocations;
 use crate::auth::{Authenticator, Proof};
 use crate::change::{Change, EndCause};
 use crate::config::Lifetimes;
-use crate::credential::User;
 use crate::ending;
 use crate::id::{AllocationId, Family};
 use crate::mobility;
@@ -79,7 +78,7 @@ pub(crate) fn refresh(
             return Err(Reject::BadRequest("REQUESTED-ADDRESS-FAMILY malformed"));
         }
     };
-    let unix_s = authenticator.calendar_s(request.now);
+    let lifetime_max = authenticator.lifetime_max(request.now, &proof.user);
     let allocation = allocations.live(id).ok_or(Reject::AllocationMismatch)?;
     if family.is_some_and(|family| allocation.relay(family).is_none()) {
         return Err(Reject::PeerFamilyMismatch);
@@ -88,7 +87,7 @@ pub(crate) fn refresh(
     let lifetime = if is_release {
         Duration::ZERO
     } else {
-        rules.config.lifetimes.granted(asked, &proof.user, unix_s)
+        rules.config.lifetimes.granted(asked, lifetime_max)
     };
     let ends_whole =
         is_release && (family.is_none() || allocation.relays.iter().flatten().count() == 1);
@@ -205,18 +204,11 @@ fn extend(
 
 impl Lifetimes {
     /// Returns the lifetime that is granted when `asked` is requested: at least the default, at most the maximum (RFC 8656 §7.2,
-    /// §8.2).
-    ///
-    /// A client that was authorized by a token gets at most what is left of the token's lifetime (RFC 7635 §9) at `unix_s`, in the
-    /// engine's calendar.
-    pub(crate) fn granted(&self, asked: Option<u32>, user: &User, unix_s: u64) -> Duration {
+    /// §8.2), and never more than the credential lets the allocation last ([`Authenticator::lifetime_max`]).
+    pub(crate) fn granted(&self, asked: Option<u32>, of_credential: Duration) -> Duration {
         let asked = Duration::from_secs(asked.unwrap_or(0).into());
         // guard: V-52-lifetime
         let granted = asked.max(self.allocation_default).min(self.allocation_max);
-        let granted = granted.min(Duration::from_secs(user.lifetime_max_s));
-        match user.expires_unix_s.filter(|_| user.has_token()) {
-            Some(until) => granted.min(Duration::from_secs(until.saturating_sub(unix_s))),
-            None => granted,
-        }
+        granted.min(of_credential)
     }
 }

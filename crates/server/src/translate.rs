@@ -386,6 +386,8 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
         auth.add_rest_secret(secret.expose())
             .map_err(|error| format!("static-auth-secret: {error}"))?;
     }
+    auth.credential_expiry = from.credential_expiry;
+    auth.dialect.wrong_realm_is_mismatch = config.persona == Persona::Turnserver;
     auth.rest_separator = char::from(from.rest_separator);
     if let Some(from) = &from.third_parties {
         let text = |error| format!("oauth-key: {error}");

@@ -1,6 +1,6 @@
 //! Users, secrets and the realm (coturn inventory §1.3).
 
-use turnbuckle_engine::{AuthConfig, CredentialError};
+use turnbuckle_engine::{AuthConfig, CredentialError, CredentialExpiry};
 use turnbuckle_users::{MASK, Secret};
 
 use super::addresses::Addresses;
@@ -35,6 +35,7 @@ pub(crate) struct GivenAuthentication {
     rest_separator: u8,
     pub(crate) database: database::GivenDatabase,
     pub(crate) third_parties: third_parties::GivenThirdParties,
+    credential_expiry: CredentialExpiry,
     pub(crate) requests: requests::GivenRequests,
     pub(crate) guests: guests::GivenGuests,
 }
@@ -54,6 +55,8 @@ pub struct Authentication {
     pub rest_separator: u8,
     /// Where further users, secrets and rules are read from.
     pub database: Option<UserDatabase>,
+    /// In which requests a time-limited credential must not have expired.
+    pub credential_expiry: CredentialExpiry,
     /// Authorization servers whose tokens are accepted (RFC 7635).
     pub third_parties: Option<ThirdParties>,
     /// Proofs that a request needs, and responses that an unproven source may get.
@@ -110,6 +113,11 @@ pub enum Credential {
 
 impl Topic for GivenAuthentication {
     type Settings = Authentication;
+impl Choice for CredentialExpiry {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("allocation", Self::Allocation), ("request", Self::Request)];
+}
+
 }
 
 type Key = Row<GivenAuthentication>;
@@ -267,6 +275,20 @@ pub(crate) const ROWS: &[Key] = &[
     }),
 ];
 
+    Key::own(
+        "O-046",
+        "credential-expiry",
+        Group::Authentication,
+        kind_of!(CredentialExpiry),
+        "When the time of a time-limited credential counts. With 'allocation' only new \
+         allocations and tunnels need one that has not expired: calls go on, and are refreshed \
+         with the credential they began with. With 'request' each request needs one, and no \
+         allocation is granted more time than its credential has left.",
+    )
+    .default("allocation")
+    .needs(Need::Secrets)
+    .live()
+    .works(choice!(credential_expiry)),
 /// Values of other topics: who has to authenticate, and where a generated password would be shown.
 pub(crate) struct Others<'a> {
     pub(crate) is_stun_only: bool,
@@ -365,6 +387,7 @@ pub(crate) fn finish(
         rest_separator: given.rest_separator,
         database: database::finish(
             given.database,
+        credential_expiry: given.credential_expiry,
             takes_secrets,
             users_beside_secrets,
             findings,

@@ -65,11 +65,8 @@ pub(crate) fn settle(
         ..
     } = wish;
 
-    let unix_s = authenticator.calendar_s(now);
-    let lifetime = rules
-        .config
-        .lifetimes
-        .granted(wish.lifetime, account.user(), unix_s);
+    let lifetime_max = authenticator.lifetime_max(now, account.user());
+    let lifetime = rules.config.lifetimes.granted(wish.lifetime, lifetime_max);
     let expires = now.time + lifetime;
     let mut relays = [None, None];
     let mut rare = Rare {

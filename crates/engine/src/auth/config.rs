@@ -50,13 +50,39 @@ pub enum Asks {
     Users,
 }
 
-/// The requests in which a time-limited credential must not have expired.
+/// The requests in which a time-limited credential must not have expired. A token (RFC 7635) is judged in every request that brings it, whatever this says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CredentialExpiry {
+    /// Allocate requests alone: an allocation may outlive the credential it was made with, as in coturn.
+    #[default]
+    Allocation,
+    /// All requests: an allocation is granted no time beyond that of its credential.
+    Request,
+}
+
+/// How clients are answered that have not proven who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiryCheck {
-    /// In every request: an allocation ends when its credential does (at its next Refresh, permission or channel request).
-    EveryRequest,
-    /// In Allocate requests only: an allocation may outlive the credential it was made with (coturn).
-    NewAllocations,
+pub struct Dialect {
+    /// Whether clients are asked to send USERHASH instead of USERNAME (RFC 8489 §9.2). Never asked while there are shared
+    /// secrets, because a username nobody has written down cannot be found by its hash.
+    pub username_anonymity: bool,
+    /// Whether nonces have 16 characters and announce nothing, as before RFC 8489: no algorithm but MD5 is offered then, and no
+    /// USERHASH wanted.
+    pub plain_nonces: bool,
+    /// Whether a REALM that is not the request's realm is answered 437 to Allocate and 441 to other requests, as in coturn, and not
+    /// 401 with the right realm.
+    pub wrong_realm_is_mismatch: bool,
+}
+
+impl Default for Dialect {
+    /// Returns that of RFC 8489.
+    fn default() -> Self {
+        Self {
+            username_anonymity: true,
+            plain_nonces: false,
+            wrong_realm_is_mismatch: false,
+        }
+    }
 }
 
 /// Realms with their users and secrets, and nonce policy. Holds keys, never passwords (RFC 8656 §6).
@@ -69,11 +95,10 @@ pub struct AuthConfig {
     pub rest_separator: char,
     /// Which password algorithms are offered and accepted.
     pub password_algorithms: PasswordAlgorithmChoice,
-    /// Whether clients are asked to send USERHASH instead of USERNAME (RFC 8489 §9.2). Never asked while there are shared
-    /// secrets, because a username nobody has written down cannot be found by its hash.
-    pub username_anonymity: bool,
-    /// When time-limited credentials have to be within their time.
-    pub expiry: ExpiryCheck,
+    /// How those are answered who have not proven who they are.
+    pub dialect: Dialect,
+    /// In which requests time-limited credentials must not have expired.
+    pub credential_expiry: CredentialExpiry,
     /// How long a nonce is good for.
     pub nonce_lifetime: NonceLifetime,
     /// The key of nonces, the same in every shard, in a fleet and after a restart; `None` for a random one in each engine.
@@ -115,8 +140,8 @@ impl AuthConfig {
             origins: Arc::default(),
             rest_separator: ':',
             password_algorithms: PasswordAlgorithmChoice::Any,
-            username_anonymity: true,
-            expiry: ExpiryCheck::EveryRequest,
+            dialect: Dialect::default(),
+            credential_expiry: CredentialExpiry::default(),
             nonce_lifetime: NonceLifetime::default(),
             nonce_key: None,
             previous_nonce_key: None,
@@ -264,8 +289,8 @@ impl fmt::Debug for AuthConfig {
             .debug_struct("AuthConfig")
             .field("realms", &self.realms)
             .field("password_algorithms", &self.password_algorithms)
-            .field("username_anonymity", &self.username_anonymity)
-            .field("expiry", &self.expiry)
+            .field("dialect", &self.dialect)
+            .field("credential_expiry", &self.credential_expiry)
             .field("nonce_lifetime", &self.nonce_lifetime)
             .finish_non_exhaustive()
     }

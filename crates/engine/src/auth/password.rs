@@ -6,7 +6,7 @@ use std::sync::Arc;
 use turnbuckle_wire::{PasswordAlgorithm, long_term_key_md5};
 
 use super::config::place;
-use super::{Asks, Authenticator, CanonicalOrigin, ExpiryCheck};
+use super::{Asks, Authenticator, CanonicalOrigin, CredentialExpiry};
 use crate::command::Question;
 use crate::credential::{Claim, Terms, User, prepare_name, prepare_password};
 use crate::refusal::Refusal;
@@ -82,7 +82,7 @@ impl Authenticator {
         };
         let terms = Terms {
             unix_s,
-            accept_expired: self.expiry == ExpiryCheck::NewAllocations,
+            accept_expired: self.credential_expiry == CredentialExpiry::Allocation,
             algorithm: PasswordAlgorithm::Md5,
             refuse: false,
         };

@@ -1,8 +1,10 @@
 //! The long-term mechanism as the engine uses it, RFC 8489 §9.2 and RFC 8656 §5. What a proof takes is tested beside `auth.rs`.
 
-use turnbuckle_engine::{Asks, DropReason, ExpiryCheck, Outcome};
+use core::time::Duration;
+
+use turnbuckle_engine::{Asks, CredentialExpiry, DropReason, Outcome};
 use turnbuckle_wire::{
-    AttributeType, IntegrityKey, Message, Method, PasswordAlgorithm, TransactionId,
+    AttributeType, ChannelNumber, IntegrityKey, Message, Method, PasswordAlgorithm, TransactionId,
     long_term_key_md5, long_term_key_sha256,
 };
 
@@ -319,24 +321,48 @@ fn counts_the_quota_of_time_limited_users_by_their_id() {
 
 //= V-32
 #[test]
-fn an_expired_credential_stops_at_allocate_and_at_refresh() {
-    for (expiry, refreshes) in [
-        (ExpiryCheck::EveryRequest, false),
-        (ExpiryCheck::NewAllocations, true),
+fn an_expired_credential_makes_no_allocation_and_is_refreshed_by_the_policy() {
+    for (expiry, code) in [
+        (None, None),
+        (Some(CredentialExpiry::Allocation), None),
+        (Some(CredentialExpiry::Request), Some(401)),
     ] {
         let mut server = Server::with(|config| {
             config.auth.add_rest_secret(b"north").unwrap();
-            config.auth.expiry = expiry;
+            config.auth.credential_expiry = expiry.unwrap_or(config.auth.credential_expiry);
         });
         let (name, password) = rest(server.now.unix_s + 100, "carol");
         let mut client = server.client_of(&name, &password, CLIENT);
         server.allocate(&mut client);
-        server.refresh(&mut client, 600).success();
-        server.wait_s(102);
-        let transaction = client.next_transaction();
-        let request = client.request(Method::REFRESH, transaction, |_| {});
-        let answer = server.exchange(client.tuple, &request);
-        assert_eq!(answer.code(), if refreshes { None } else { Some(401) });
+        let granted = server.refresh(&mut client, 600).lifetime();
+        let expected = if code.is_none() { 600 } else { 101 };
+        assert_eq!(granted, expected, "{expiry:?}");
+        server.wait_s(100);
+        server.refresh(&mut client, 0).success();
+        server.allocate(&mut client);
+        server.oversleep(Duration::from_secs(1));
+        for lifetime in [None, Some(600), Some(0)] {
+            for method in [
+                Method::CREATE_PERMISSION,
+                Method::CHANNEL_BIND,
+                Method::REFRESH,
+            ] {
+                let transaction = client.next_transaction();
+                let request = client.request(method, transaction, |writer| {
+                    if method != Method::REFRESH {
+                        writer.xor_peer_address(PEER.parse().unwrap());
+                    }
+                    if method == Method::CHANNEL_BIND {
+                        writer.channel_number(ChannelNumber::MIN);
+                    }
+                    if let Some(lifetime) = lifetime.filter(|_| method == Method::REFRESH) {
+                        writer.lifetime(lifetime);
+                    }
+                });
+                let answer = server.exchange(client.tuple, &request);
+                assert_eq!(answer.code(), code, "{expiry:?} {method:?} {lifetime:?}");
+            }
+        }
         let nonce = server.client("203.0.113.8:5").nonce;
         let mut late = Client {
             tuple: tuple("203.0.113.8:5"),

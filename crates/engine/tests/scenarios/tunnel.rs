@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use turnbuckle_engine::{
     AllocationId, Asks, AuthConfig, Bandwidth, Change, ClientTuple, Commons, Connection,
-    DropReason, EndCause, Engine, ExpiryCheck, Framing, IcmpError, InterfaceAddress, Outcome,
+    CredentialExpiry, DropReason, EndCause, Engine, Framing, IcmpError, InterfaceAddress, Outcome,
     Realm, RelayHandle, Transport, TunnelEnd, TunnelRefusal, TunnelSession, TunnelTarget, User,
 };
 
@@ -607,12 +607,12 @@ fn a_tunnel_whose_user_is_removed_ends_when_an_allocation_would_that_is_refreshe
 #[test]
 fn a_tunnel_of_a_time_limited_user_ends_as_the_check_of_its_expiry_says() {
     for (expiry, expected_s) in [
-        (ExpiryCheck::EveryRequest, 1230),
-        (ExpiryCheck::NewAllocations, 3600),
+        (CredentialExpiry::Request, 1230),
+        (CredentialExpiry::Allocation, 3600),
     ] {
         let mut server = Server::with(|config| {
             config.auth.add_rest_secret(b"north").unwrap();
-            config.auth.expiry = expiry;
+            config.auth.credential_expiry = expiry;
         });
         let (name, password) = rest(server.now.unix_s + 1000, "dave");
         let user = server
@@ -639,6 +639,7 @@ fn each_tunnel_of_a_session_is_judged_by_the_name_that_it_was_asked_for_with() {
     let mut server = Server::with(|config| {
         config.limits.user_quota = Some(1);
         config.auth.add_rest_secret(b"north").unwrap();
+        config.auth.credential_expiry = CredentialExpiry::Request;
     });
     let first = for_a_while(&mut server, 1000);
     let from = connection(0).remote;

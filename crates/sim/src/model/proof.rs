@@ -140,7 +140,9 @@ impl Secrets {
         }
         let sha256 = chosen == Ok(Some(PasswordAlgorithm::Sha256));
         let user = self.named(message).filter(|user| {
-            let ended = self.ends_unix_s.get(user).is_some_and(|end| unix_s > *end);
+            // An allocation outlives the credential that it was made with.
+            let ended = message.method() == Method::ALLOCATE
+                && self.ends_unix_s.get(user).is_some_and(|end| unix_s > *end);
             let realm = message.raw(AttributeType::REALM) == Some(self.realm.as_bytes());
             let key = self.key(user, sha256);
             let sound = key.is_some_and(|key| message.check_integrity(&key).is_ok());

@@ -210,6 +210,33 @@ fn the_secret_the_separator_and_the_quota_of_its_users_count() {
     assert_eq!(codes, [200, 401, 486]);
 }
 
+//= V-32
+#[test]
+fn a_call_outlives_its_credential_unless_the_key_says_otherwise() {
+    let sites = [
+        (&["--static-auth-secret=north"][..], 200),
+        (
+            &["--static-auth-secret=north", "--credential-expiry=request"],
+            401,
+        ),
+    ]
+    .map(|(options, code)| {
+        let site = Site::new();
+        let server = Server::start(site.server(), options);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let mut client = Client::new(site.ip(2), &server);
+        client.username = format!("{}:carol", now.unwrap().as_secs() + 1);
+        client.password = rest_password("north", &client.username);
+        client.allocate();
+        (site, server, client, code)
+    });
+    // The wall clock of another process has to pass the second that the name ends in.
+    std::thread::sleep(Duration::from_millis(2_100));
+    for (_site, server, mut client, code) in sites {
+        assert_eq!(client.refresh(600).code(), code, "{:?}", server.address());
+    }
+}
+
 /// Returns base64(HMAC-SHA1(secret, user name)).
 pub(crate) fn rest_password(secret: &str, username: &str) -> String {
     let key = openssl::pkey::PKey::hmac(secret.as_bytes()).unwrap();

@@ -45,7 +45,7 @@ impl Server {
     }
 
     pub(super) fn advance(&mut self, seconds: u64) {
-        self.now.time = self.now.time + core::time::Duration::from_secs(seconds);
+        self.now.time = self.now.time + Duration::from_secs(seconds);
         self.now.unix_s += seconds;
     }
 

@@ -190,12 +190,12 @@ fn a_nonce_that_announces_less_than_was_sent_is_never_a_success() {
 fn an_expired_credential_is_refused_as_the_policy_says() {
     //= V-32
     for (check, refresh) in [
-        (ExpiryCheck::EveryRequest, false),
-        (ExpiryCheck::NewAllocations, true),
+        (CredentialExpiry::Request, false),
+        (CredentialExpiry::Allocation, true),
     ] {
         let mut config = AuthConfig::new(REALM).unwrap();
         config.add_rest_secret(b"north").unwrap();
-        config.expiry = check;
+        config.credential_expiry = check;
         let mut server = Server::new(&config);
         let allocate = rest_request(&mut server, Method::ALLOCATE);
         let proof = server.send(&allocate).unwrap();
@@ -238,7 +238,7 @@ fn setting_the_clock_back_revives_nothing() {
     server.now.unix_s -= 3600;
     for (seconds, is_good) in [(600, true), (1, false)] {
         for _ in 0..seconds * 10 {
-            server.now.time = server.now.time + core::time::Duration::from_millis(100);
+            server.now.time = server.now.time + Duration::from_millis(100);
             let _ = server.send(&Request::first());
         }
         let request = rest_request(&mut server, Method::ALLOCATE);
