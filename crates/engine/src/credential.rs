@@ -155,8 +155,8 @@ impl User {
         Some([IntegrityKey::sha1(&key[..]), IntegrityKey::sha1(coturns)])
     }
 
-    pub(crate) fn with_password(name: &str, realm: &str, password: &str) -> Self {
-        let keys = Keys::derive(name.as_bytes(), realm.as_bytes(), password.as_bytes());
+    pub(crate) fn with_password(name: &str, realm: &str, password: impl AsRef<[u8]>) -> Self {
+        let keys = Keys::derive(name.as_bytes(), realm.as_bytes(), password.as_ref());
         Self::with_keys(name, realm, keys)
     }
 
@@ -180,8 +180,7 @@ impl User {
         &self.keys
     }
 
-    /// Returns whether its credential has expired. A time-limited password is still valid in the second that it names, as in
-    /// coturn; a token is not.
+    /// Returns whether its credential has expired.
     pub(crate) fn has_expired(&self, unix_s: u64) -> bool {
         self.left_s(unix_s) == Some(0)
     }
@@ -388,6 +387,9 @@ impl Credentials {
             let user = recent.cloned().or_else(configured);
             return user.ok_or(Refusal::UserUnknown);
         }
+        if let Some(user) = self.as_written(realm, &hash, terms, &check) {
+            return Ok(user);
+        }
 
         let text = name.and_then(|name| core::str::from_utf8(name).ok());
         let rest = text.and_then(|name| RestName::parse(name, self.separator));
@@ -430,6 +432,24 @@ impl Credentials {
         let why = whys.get(usize::from((is_configured | is_rest).unwrap_u8()));
         let why = why.copied().unwrap_or(Refusal::UserUnknown);
         Err(expired.unwrap_or(why))
+    }
+
+    /// Finds the user for whom `check` accepts the key of the password as it was written. Where the realm has such users, the work is the
+    /// same for every claim (V-26).
+    fn as_written(
+        &self,
+        realm: &Realm,
+        hash: &[u8; 32],
+        terms: Terms,
+        check: impl Fn(&Keys) -> bool,
+    ) -> Option<Arc<User>> {
+        let (user, is_known) = realm.written().find(hash)?;
+        let theirs = user.keys();
+        let needs_sha256 = Choice::from(u8::from(terms.algorithm == PasswordAlgorithm::Sha256));
+        let can_check = is_known & (!needs_sha256 | theirs.has_sha256);
+        let is_proved = check(&self.nobody.or(&theirs, can_check));
+        let is_good = is_proved && can_check.into() && !terms.refuse;
+        is_good.then(|| Arc::new(user.user(realm.name())))
     }
 }
 

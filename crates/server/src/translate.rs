@@ -376,9 +376,7 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
                     ));
                 }
             },
-            Credential::Password(password) => {
-                auth.add_user(&user.name, &String::from_utf8_lossy(password.expose()))
-            }
+            Credential::Password(password) => auth.add_user(&user.name, password.expose()),
         };
         added.map_err(|error| format!("user {}: {error}", user.name.escape_debug()))?;
     }

@@ -8,12 +8,14 @@ use super::database::{self, UserDatabase};
 use super::guests::{self, Guests};
 use super::requests::{self, Requests};
 use super::third_parties::{self, ThirdParties};
+use crate::choice::{Choice, kind_of};
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
+use crate::lenient::bytes_of;
 use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem};
-use crate::row::{Row, Setting, Topic, VALUE_COUNTS, each, flag, one};
+use crate::row::{Row, Setting, Topic, VALUE_COUNTS, choice, each, flag, one};
 use crate::value::Kind;
 
 /// Realm where neither configuration nor host name says one.
@@ -33,9 +35,9 @@ pub(crate) struct GivenAuthentication {
     users: Vec<(String, Credential, Origin)>,
     rest_secrets: Vec<Secret>,
     rest_separator: u8,
+    credential_expiry: CredentialExpiry,
     pub(crate) database: database::GivenDatabase,
     pub(crate) third_parties: third_parties::GivenThirdParties,
-    credential_expiry: CredentialExpiry,
     pub(crate) requests: requests::GivenRequests,
     pub(crate) guests: guests::GivenGuests,
 }
@@ -53,10 +55,10 @@ pub struct Authentication {
     pub rest_secrets: Vec<Secret>,
     /// Character between expiry time and identity in a time-limited user name; printable ASCII, neither letter nor digit.
     pub rest_separator: u8,
-    /// Where further users, secrets and rules are read from.
-    pub database: Option<UserDatabase>,
     /// In which requests a time-limited credential must not have expired.
     pub credential_expiry: CredentialExpiry,
+    /// Where further users, secrets and rules are read from.
+    pub database: Option<UserDatabase>,
     /// Authorization servers whose tokens are accepted (RFC 7635).
     pub third_parties: Option<ThirdParties>,
     /// Proofs that a request needs, and responses that an unproven source may get.
@@ -111,13 +113,13 @@ pub enum Credential {
     Md5Key(Secret),
 }
 
-impl Topic for GivenAuthentication {
-    type Settings = Authentication;
 impl Choice for CredentialExpiry {
     const WORDS: &'static [(&'static str, Self)] =
         &[("allocation", Self::Allocation), ("request", Self::Request)];
 }
 
+impl Topic for GivenAuthentication {
+    type Settings = Authentication;
 }
 
 type Key = Row<GivenAuthentication>;
@@ -233,7 +235,7 @@ pub(crate) const ROWS: &[Key] = &[
     .live()
     .works(Setting {
         take: |given, written| {
-            let secret = Secret::new(written.value.text().as_bytes());
+            let secret = Secret::new(bytes_of(written.value.text()));
             if given.rest_secrets.contains(&secret) {
                 return Err("is given twice".to_owned());
             }
@@ -273,8 +275,6 @@ pub(crate) const ROWS: &[Key] = &[
         },
         show: |authentication| one(char::from(authentication.rest_separator)),
     }),
-];
-
     Key::own(
         "O-046",
         "credential-expiry",
@@ -289,6 +289,8 @@ pub(crate) const ROWS: &[Key] = &[
     .needs(Need::Secrets)
     .live()
     .works(choice!(credential_expiry)),
+];
+
 /// Values of other topics: who has to authenticate, and where a generated password would be shown.
 pub(crate) struct Others<'a> {
     pub(crate) is_stun_only: bool,
@@ -385,9 +387,9 @@ pub(crate) fn finish(
         users_beside_secrets,
         rest_secrets: given.rest_secrets,
         rest_separator: given.rest_separator,
+        credential_expiry: given.credential_expiry,
         database: database::finish(
             given.database,
-        credential_expiry: given.credential_expiry,
             takes_secrets,
             users_beside_secrets,
             findings,
@@ -498,9 +500,7 @@ fn accepted_users(
     let mut refused = Vec::new();
     for (name, credential, origin) in given {
         let added = match &credential {
-            Credential::Password(secret) => {
-                rules.add_user(&name, &String::from_utf8_lossy(secret.expose()))
-            }
+            Credential::Password(secret) => rules.add_user(&name, secret.expose()),
             // Sixteen bytes, since `user` made them of 32 digits.
             Credential::Md5Key(secret) => {
                 rules.add_user_by_md5_key(&name, secret.expose().try_into().unwrap_or_default())
@@ -577,7 +577,7 @@ fn user(text: &str) -> Result<(String, Credential), String> {
     }
     let credential = match secret.strip_prefix("0x") {
         Some(digits) => Credential::Md5Key(Secret::new(key(digits)?)),
-        None => Credential::Password(Secret::new(secret.as_bytes())),
+        None => Credential::Password(Secret::new(bytes_of(secret))),
     };
     Ok((name.to_owned(), credential))
 }

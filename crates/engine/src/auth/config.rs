@@ -194,7 +194,11 @@ impl AuthConfig {
     /// # Errors
     ///
     /// As there.
-    pub fn add_user(&mut self, name: &str, password: &str) -> Result<(), CredentialError> {
+    pub fn add_user(
+        &mut self,
+        name: &str,
+        password: impl AsRef<[u8]>,
+    ) -> Result<(), CredentialError> {
         self.first_mut().add_user(name, password)
     }
 

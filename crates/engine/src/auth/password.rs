@@ -39,25 +39,25 @@ impl Authenticator {
     ) -> Result<Arc<User>, WrongPassword> {
         let unix_s = self.calendar.advance(now);
         let realm = self.realms.at(place(&self.realms.list, realm).unwrap_or(0));
-        // Who is allowed no such password has none that fits; what is sent is compared all the same.
-        let prepared = prepare_password(password);
+        let prepared = prepare_password(password.as_bytes());
         let terms = Terms {
             unix_s,
             accept_expired: false,
             algorithm: PasswordAlgorithm::Md5,
-            refuse: prepared.is_err(),
+            refuse: password.is_empty(),
         };
-        let password = prepared.as_deref().unwrap_or(password);
-        let key = long_term_key_md5(
-            name.as_bytes(),
-            realm.name().as_bytes(),
-            password.as_bytes(),
-        );
+        // As it is sent, which databases have the key of, and as it is prepared. What cannot be prepared is tried as it is sent twice.
+        let keys = [password, prepared.as_deref().unwrap_or(password)].map(|password| {
+            let (name, realm) = (name.as_bytes(), realm.name().as_bytes());
+            long_term_key_md5(name, realm, password.as_bytes())
+        });
         let claim = Claim::Username(name.as_bytes());
         let user = self
             .credentials
             // guard: V-93-whole
-            .verify(realm, claim, terms, |keys| keys.is_md5(&key));
+            .verify(realm, claim, terms, |known| {
+                known.is_md5(&keys[0]) | known.is_md5(&keys[1])
+            });
         user.map_err(|why| {
             // No database has a user of another name (see `proof::question`).
             let is_name = prepare_name(name).is_ok_and(|prepared| *prepared == *name);

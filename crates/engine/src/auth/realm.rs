@@ -22,6 +22,9 @@ pub struct UsersAdded<'a> {
 pub struct Realm {
     name: Arc<str>,
     users: UserTable,
+    /// Those of the users whose password is written otherwise than it is prepared, with the keys of the password as it is written: many
+    /// clients make their key of that.
+    written: UserTable,
     secrets: Vec<RestSecret>,
 }
 
@@ -43,6 +46,7 @@ impl Realm {
         Self {
             name,
             users: UserTable::default(),
+            written: UserTable::default(),
             secrets: Vec::new(),
         }
     }
@@ -52,6 +56,7 @@ impl Realm {
         Self {
             name: name.into(),
             users,
+            written: UserTable::default(),
             secrets,
         }
     }
@@ -61,14 +66,30 @@ impl Realm {
         &self.name
     }
 
-    /// Adds a user. Of the password only keys derived from it are kept.
+    /// Adds a user. Of the password only keys derived from it are kept: from the password as RFC 8265 §4.2 prepares it, and from the bytes
+    /// that are given, where these differ or cannot be prepared.
     ///
     /// # Errors
     ///
-    /// The name is taken, too long, or name or password has characters that RFC 8265 §4.2 does not allow.
-    pub fn add_user(&mut self, name: &str, password: &str) -> Result<(), CredentialError> {
-        let (name, password) = (prepare_name(name)?, prepare_password(password)?);
-        self.add(&User::with_password(&name, &self.name, &password))
+    /// The password is empty. The name is taken, too long, or has characters that RFC 8265 §4.2 does not allow.
+    pub fn add_user(
+        &mut self,
+        name: &str,
+        password: impl AsRef<[u8]>,
+    ) -> Result<(), CredentialError> {
+        let (name, written) = (prepare_name(name)?, password.as_ref());
+        let of = |password| User::with_password(&name, &self.name, password);
+        let prepared = match prepare_password(written) {
+            Err(CredentialError::Empty) => return Err(CredentialError::Empty),
+            prepared => prepared.ok(),
+        };
+        let prepared = prepared.as_ref().map_or(written, |text| text.as_bytes());
+        let (user, as_written) = (of(prepared), of(written));
+        self.add(&user)?;
+        if prepared != written {
+            self.written.put(Row::of(&as_written));
+        }
+        Ok(())
     }
 
     /// Adds a user by `MD5(name:realm:password)`. While there is such a user SHA-256 is not offered in the realm, because the
@@ -115,6 +136,7 @@ impl Realm {
     pub fn share_users(&mut self, other: &Self) {
         if self.name == other.name {
             self.users = other.users.clone();
+            self.written = other.written.clone();
         }
     }
 
@@ -129,11 +151,13 @@ impl Realm {
         key: [u8; 16],
     ) -> Result<bool, CredentialError> {
         let name = prepare_name(name)?;
-        Ok(self.users.put(Row::with_md5_key(name, &self.name, key)))
+        let has_other = self.written.remove(&name, &self.name);
+        Ok(self.users.put(Row::with_md5_key(name, &self.name, key)) | has_other)
     }
 
     /// Removes the user of this name, as prepared. Returns whether there was one.
     pub fn remove_user(&mut self, name: &str) -> bool {
+        self.written.remove(name, &self.name);
         self.users.remove(name, &self.name)
     }
 
@@ -163,19 +187,27 @@ impl Realm {
         }
     }
 
-    /// Adds a secret that time-limited credentials are made from. Credentials made from any of the secrets are good.
+    /// Adds a secret that time-limited credentials are made from, as it is written and, where that differs, as RFC 8265 §4.2 prepares it.
+    /// Credentials made from any of the secrets are good.
     ///
     /// # Errors
     ///
     /// The secret is empty, or there are [`Self::REST_SECRETS_MAX`] already.
     pub fn add_rest_secret(&mut self, secret: &[u8]) -> Result<(), CredentialError> {
-        if secret.is_empty() {
-            return Err(CredentialError::Empty);
-        }
-        if self.secrets.len() >= Self::REST_SECRETS_MAX {
+        let prepared = match prepare_password(secret) {
+            Err(CredentialError::Empty) => return Err(CredentialError::Empty),
+            prepared => prepared.ok(),
+        };
+        let prepared = prepared.as_ref().map(|text| text.as_bytes());
+        let forms = [
+            Some(secret),
+            prepared.filter(|prepared| *prepared != secret),
+        ];
+        let forms = forms.into_iter().flatten();
+        if self.secrets.len() + forms.clone().count() > Self::REST_SECRETS_MAX {
             return Err(CredentialError::TooMany);
         }
-        self.secrets.push(RestSecret::new(secret));
+        self.secrets.extend(forms.map(RestSecret::new));
         Ok(())
     }
 
@@ -210,6 +242,10 @@ impl Realm {
 
     pub(crate) fn users(&self) -> &UserTable {
         &self.users
+    }
+
+    pub(crate) fn written(&self) -> &UserTable {
+        &self.written
     }
 
     pub(crate) fn secrets(&self) -> &[RestSecret] {

@@ -67,9 +67,10 @@ pub(crate) fn prepare_realm(realm: &str) -> Result<String, CredentialError> {
     Ok(realm.into_owned())
 }
 
-/// Prepares a password with OpaqueString.
-pub(crate) fn prepare_password(password: &str) -> Result<Cow<'_, str>, CredentialError> {
-    opaque_string(password)
+/// Prepares a password with OpaqueString. One that is not UTF-8 cannot be prepared.
+pub(crate) fn prepare_password(password: &[u8]) -> Result<Cow<'_, str>, CredentialError> {
+    let text = core::str::from_utf8(password);
+    opaque_string(text.map_err(|_| CredentialError::Prohibited)?)
 }
 
 fn opaque_string(text: &str) -> Result<Cow<'_, str>, CredentialError> {

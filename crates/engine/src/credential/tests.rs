@@ -372,7 +372,10 @@ fn names_and_passwords_are_prepared_with_opaque_string() {
     //= STUN-081
     // RFC 8265 §4.2.2: normalised to NFC, spaces of other alphabets become U+0020, case stays.
     assert_eq!(prepare_name("Rene\u{301}").unwrap(), "Ren\u{e9}");
-    assert_eq!(prepare_password("two\u{3000}words").unwrap(), "two words");
+    assert_eq!(
+        prepare_password("two\u{3000}words".as_bytes()).unwrap(),
+        "two words"
+    );
     assert_eq!(prepare_realm("Example.ORG").unwrap(), "Example.ORG");
     assert_eq!(prepare_realm("").unwrap(), "", "a realm may be empty");
     for text in ["bell\u{7}", "line\nbreak", "nul\0", "soft\u{ad}hyphen"] {
