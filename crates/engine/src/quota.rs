@@ -268,3 +268,37 @@ impl fmt::Debug for QuotaUnit {
         f.debug_struct("QuotaUnit").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn parallel_requests_get_the_whole_quota_and_no_more() {
+        //= V-43
+        const QUOTA: usize = 10;
+        let mut config = Config::default();
+        config.limits.user_quota = Some(10);
+        let user = Arc::new(User::with_md5_key("alice", "realm", [0; 16]));
+        for _ in 0..50 {
+            let ledger = QuotaLedger::new(&config);
+            let start = Barrier::new(4);
+            let held: Vec<_> = thread::scope(|scope| {
+                let ask = || {
+                    start.wait();
+                    let asked = (0..QUOTA).filter(|_| ledger.has_room(&user, 1));
+                    asked.filter_map(|_| ledger.take::<1>(&user)).collect()
+                };
+                let threads: [_; 4] = core::array::from_fn(|_| scope.spawn(ask));
+                let units = threads.map(|thread| -> Vec<[QuotaUnit; 1]> { thread.join().unwrap() });
+                units.into_iter().flatten().collect()
+            });
+            assert_eq!(held.len(), QUOTA);
+            drop(held);
+            assert_eq!(ledger.total(), 0);
+        }
+    }
+}
