@@ -21,6 +21,9 @@ use crate::shared::Shared;
 use crate::status::StatusPage;
 use crate::tls::Tls;
 
+/// The first byte of a TLS connection (RFC 8446 §5.1).
+const HANDSHAKE: u8 = 22;
+
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
 
@@ -131,8 +134,17 @@ async fn serve_one(stream: TcpStream, tls: Option<TlsAcceptor>, to: Origin) {
     match tls {
         None => answer(stream, to).await,
         Some(tls) => {
+            let accepted = async {
+                // Not even an alert for who does not speak TLS: clients of old HTTP would take it for the page.
+                let mut first = [0];
+                let is_tls = stream.peek(&mut first).await? == 1 && first == [HANDSHAKE];
+                match is_tls {
+                    true => tls.accept(stream).await,
+                    false => Err(io::ErrorKind::InvalidData.into()),
+                }
+            };
             // Whoever is too slow, or speaks something else, has gone without its answer.
-            if let Ok(Ok(stream)) = tokio::time::timeout(HEAD, tls.accept(stream)).await {
+            if let Ok(Ok(stream)) = tokio::time::timeout(HEAD, accepted).await {
                 answer(stream, to).await;
             }
         }

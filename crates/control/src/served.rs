@@ -63,13 +63,16 @@ impl Served {
             lines: Vec::new(),
             certificates: certificates(config),
         };
-        next.served.metrics = match self.metrics(config, &mut next) {
+        let metrics = self.metrics(config, &mut next);
+        let collector = is_without.then(|| collector(config, &metrics));
+        next.served.metrics = match metrics {
             Err(why) if is_without => {
                 next.lines.push(format!("error: {why}"));
                 None
             }
             metrics => metrics?,
         };
+        next.lines.extend(collector.map(str::to_owned));
         next.served.console = match self.console(config, &mut next) {
             Err(why) if is_without => {
                 next.lines.push(format!("error: {why}"));
@@ -185,4 +188,16 @@ fn certificates(config: &Config) -> Vec<PathBuf> {
         }
     }
     certificates
+}
+
+/// Returns coturn's line about what became of the metrics, which scripts wait for.
+fn collector<T>(config: &Config, metrics: &Result<Option<T>, String>) -> &'static str {
+    match metrics {
+        Ok(Some(_)) => "prometheus collector started successfully",
+        Ok(None) => "prometheus collector disabled, not started",
+        Err(_) if config.process.exporter.has_tls => {
+            "error: prometheus TLS: could not read certificate or key, or could not listen"
+        }
+        Err(_) => "error: could not start prometheus collector",
+    }
 }
