@@ -63,6 +63,8 @@ struct Way {
     peer: Option<(SocketAddr, Path)>,
     /// The path to the second peer is open.
     is_second_open: bool,
+    /// The companion has been named, or there is none.
+    is_companion_named: bool,
     /// CONNECTION-ID of the Connect response.
     connection: Option<u32>,
     /// When it is to be requested again.
@@ -102,6 +104,7 @@ impl Client {
             way: Way {
                 peer: plan.peer,
                 is_second_open: false,
+                is_companion_named: plan.companion.is_none(),
                 connection: None,
                 due: Nanos::MAX,
                 count: 0,
@@ -329,6 +332,7 @@ impl Client {
                 self.way.connection = Some(connection);
                 self.way.due = NEVER;
             }
+            _ if !self.way.is_companion_named => self.way.is_companion_named = true,
             _ if self.second_peer().is_some() && !self.way.is_second_open => {
                 self.way.is_second_open = true;
             }
@@ -416,6 +420,7 @@ impl Client {
             && !(self.plan.asks_for_no_permission && path == Path::Indications)
         {
             let method = match path {
+                _ if !self.way.is_companion_named => Method::CREATE_PERMISSION,
                 // The first time as it must be, then all that could be asked for in turn.
                 _ if self.plan.asks_often && self.way.count % 3 == 1 => Method::CREATE_PERMISSION,
                 _ if self.plan.asks_often && self.way.count % 3 == 2 => Method::REFRESH,
@@ -485,6 +490,10 @@ impl Client {
                         writer.channel_number(channel);
                     }
                     writer.xor_peer_address(peer);
+                }
+                let companion = self.plan.companion;
+                if let Some(companion) = companion.filter(|_| !self.way.is_companion_named) {
+                    writer.xor_peer_address(companion);
                 }
             }
         }

@@ -64,6 +64,9 @@ pub struct Plan {
     pub peer: Option<(SocketAddr, Path)>,
     /// Another peer, of IPv6, for a dual allocation; reached in the same way as the first one.
     pub second_peer: Option<(SocketAddr, Path)>,
+    /// An address that is named beside the peer in a permission before the path to the peer is opened, as the port of RTCP beside that of
+    /// RTP.
+    pub companion: Option<SocketAddr>,
     /// Send indications are sent without a permission; the server drops them unless it is configured to need none.
     pub asks_for_no_permission: bool,
     /// Permissions, channels and lifetimes are requested again and again, some ten times a second each.
@@ -81,6 +84,7 @@ impl Plan {
             terms: Terms::default(),
             peer: None,
             second_peer: None,
+            companion: None,
             asks_for_no_permission: false,
             asks_often: false,
             is_reliable: false,

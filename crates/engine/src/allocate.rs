@@ -253,6 +253,8 @@ fn read_wish(request: &Request<'_>, rules: &Rules) -> Result<Wish, Reject> {
     let token = message
         .reservation_token()
         .map_err(|_| Reject::BadRequest("RESERVATION-TOKEN malformed"))?
+        // coturn's client sends a token of zeros where it has none.
+        .filter(|token| *token != [0; 8])
         .map(ReservationToken);
     let lifetime = message
         .lifetime()

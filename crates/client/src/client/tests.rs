@@ -525,6 +525,28 @@ fn both_addresses_of_a_dual_allocation_get_a_way_to_their_peer_and_keep_it() {
 }
 
 #[test]
+fn a_companion_is_named_beside_the_peer_before_the_channel_is_bound() {
+    let companion = SocketAddr::new(peer().ip(), peer().port() + 1);
+    let mut client = client_of(|plan| plan.companion = Some(companion));
+    allocated(&mut client, |writer| {
+        writer.xor_relayed_address(relayed()).lifetime(600);
+    });
+    let mut named = Vec::new();
+    while let (Some(bytes), None) = client.poll_transmit(0) {
+        let bytes = bytes.to_vec();
+        let message = Message::parse(&bytes).unwrap();
+        let peers: Vec<_> = message.xor_peer_addresses().flatten().collect();
+        named.push((message.method(), peers));
+        hand(&mut client, 0, &done(&bytes));
+    }
+    let expected = [
+        (Method::CREATE_PERMISSION, vec![peer(), companion]),
+        (Method::CHANNEL_BIND, vec![peer()]),
+    ];
+    assert_eq!(named, expected);
+}
+
+#[test]
 fn one_address_where_two_were_asked_for_is_a_failure_with_the_servers_reason() {
     let mut client = client_of(|plan| plan.terms.is_dual = true);
     let event = allocated(&mut client, |writer| {

@@ -206,6 +206,11 @@ fn even_port_gets_508_and_a_reservation_token_400() {
         writer.requested_transport(17).reservation_token([7; 8]);
     });
     assert_eq!(answer.code(), Some(400));
+    let answer = server.ask(&mut client, Method::ALLOCATE, |writer| {
+        writer.requested_transport(17).reservation_token([0; 8]);
+    });
+    assert_eq!(answer.code(), None, "zeros are no token");
+    server.refresh(&mut client, 0).success();
     server.assert_nothing_is_held();
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Habits {
     pub(crate) pads: bool,
     /// ORIGIN of requests.
     pub(crate) origin: Option<String>,
+    /// Clients of RTP name the port of RTCP, the next one, to the server too.
+    pub(crate) names_both_ports: bool,
     /// Permissions, channels and lifetimes are asked for again and again.
     pub(crate) asks_often: bool,
     /// Send indications go without a permission.
@@ -352,6 +354,14 @@ impl Arguments {
         let (second, first): (Vec<_>, Vec<_>) =
             self.ends.peer.iter().partition(|peer| peer.is_ipv6());
         (first, second.first().copied())
+    }
+
+    /// Returns the address that a client with this peer names besides: the other one of two, for a client of the first.
+    pub(crate) fn companion_of(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        match self.ends.peer[..] {
+            [rtp, rtcp] if self.habits.names_both_ports && rtp == peer => Some(rtcp),
+            _ => None,
+        }
     }
 
     /// Returns when clients move; `None` if they do not.

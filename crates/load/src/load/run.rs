@@ -289,6 +289,7 @@ impl Run {
                     ..Terms::default()
                 },
                 origin: arguments.habits.origin.clone(),
+                companion: peer.and_then(|peer| arguments.companion_of(peer)),
                 asks_for_no_permission: arguments.habits.asks_for_no_permission,
                 asks_often: arguments.habits.asks_often,
                 is_reliable: arguments.ends.transport.is_stream(),

@@ -39,7 +39,7 @@ Flags:
   -y  Clients send to each other through the server, two and two; no peer.
   -h  Keep the allocations after the last packet, until a signal.
   -c  No second connection (RTCP) per client: without it clients come in pairs, and every other one
-      sends to the peer port + 1.
+      sends to the peer port + 1. The first of a pair names both ports to the server.
   -x  IPv6 relay address requested.
   -X  IPv4 relay address requested.
   -Z  Dual allocation: an address of each family. Implies -c.
@@ -347,6 +347,7 @@ impl Given {
             }
         }
         self.flows.is_single |= self.flows.is_dual;
+        self.habits.names_both_ports = !self.flows.is_single;
         self.habits.uses_one_of_two = self.flows.is_dual;
         self.habits.waits_long = true;
         if self.carrier.ca_file.is_some() && !self.carrier.is_secure {

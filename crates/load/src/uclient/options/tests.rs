@@ -15,6 +15,8 @@ fn the_usual_line_becomes_paced_calls_with_five_packets_each() {
     assert_eq!((load.volume.size, load.pace.rate), (100, Some(50.0)));
     let peers = ["192.0.2.2:3480", "192.0.2.2:3481"].map(|peer| peer.parse().unwrap());
     assert_eq!(load.ends.peer, peers);
+    let companions = peers.map(|peer| load.companion_of(peer));
+    assert_eq!(companions, [Some(peers[1]), None]);
     assert_eq!(
         load.who.credentials,
         Some(Credentials::user("alice", "secret"))
