@@ -47,9 +47,9 @@ pub struct Proof {
 /// The error answer to a request that proved nothing. Such an answer carries no integrity attribute and no user's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// 400, 401 or 438.
+    /// 400, 401 or 438; 437 or 441 with [`Dialect::wrong_realm_is_mismatch`].
     pub code: u16,
-    /// The challenge that the answer carries, for a client that is to try again; `None` with 400.
+    /// The challenge that the answer carries, for a client that is to try again; `None` with 400, 437 and 441.
     pub challenge: Option<Challenge>,
     /// Whether nothing was wrong but the user or its key, so that a user database may know better. Never without
     /// [`AuthConfig::asks`].
@@ -91,11 +91,12 @@ impl Authenticator {
         let key = config.nonce_key.clone();
         let has_configured_key = key.is_some();
         let key = key.unwrap_or_else(|| NonceKey::random(random));
-        let nonces = Nonces::new(
+        let mut nonces = Nonces::new(
             key,
             config.previous_nonce_key.as_ref(),
             config.nonce_lifetime,
         );
+        nonces.is_plain = config.dialect.plain_nonces;
         Self {
             realms: config.shared_realms(),
             credentials: Credentials::new(config.rest_separator, random),
@@ -197,11 +198,12 @@ impl Authenticator {
             && self.guests.user_at(client.ip()).is_some()
     }
 
-    /// Finds out who sent `message` from `client` to `listener`, by the steps of RFC 8489 §9.2.4 in their order.
+    /// Finds out who sent `message` from `client` to `listener`, by the steps of RFC 8489 §9.2.4 in their order. Only a nonce that was
+    /// never issued to the client is refused before the user is looked up.
     ///
     /// # Errors
     ///
-    /// What to answer when it is not known: 400, 401 or 438.
+    /// What to answer when it is not known, with the codes of [`Rejection::code`].
     pub fn authenticate(
         &mut self,
         now: Now,
@@ -228,12 +230,14 @@ impl Authenticator {
         message: &Message<'_>,
         session: Option<&Arc<User>>,
     ) -> Result<Proof, Rejection> {
-        const BAD_REQUEST: Rejection = Rejection {
-            code: 400,
-            challenge: None,
-            may_be_asked: false,
-            why: Some(Refusal::CredentialsMalformed),
-        };
+        const fn without_challenge(code: u16, why: Refusal) -> Rejection {
+            Rejection {
+                code,
+                challenge: None,
+                may_be_asked: false,
+                why: Some(why),
+            }
+        }
         let unix_s = self.calendar.advance(now);
         let realm = self.realms.of(message, session);
         let scope = self.scope(realm, client, listener);
@@ -255,11 +259,12 @@ impl Authenticator {
 
         // Step 2: something that the integrity attribute depends on is missing, or cannot be read.
         let Ok((Some(claim), Some(claimed_realm), Some(nonce))) = claims(message) else {
-            return Err(BAD_REQUEST);
+            return Err(without_challenge(400, Refusal::CredentialsMalformed));
         };
+        let is_realm = claimed_realm == realm.name().as_bytes();
 
         if let Some(user) = self.by_token(unix_s, message, realm, claim, session) {
-            let user = user.filter(|_| claimed_realm == realm.name().as_bytes());
+            let user = user.filter(|_| is_realm);
             let Some((user, response_key)) = user.and_then(|user| {
                 let mut keys = user.token_keys()?.into_iter();
                 let key = keys.find(|key| message.check_integrity(key).is_ok())?;
@@ -281,10 +286,23 @@ impl Authenticator {
             });
         }
 
-        // Step 3: the algorithm, where the nonce announces that there is a choice.
+        let method = message.method();
+        if !is_realm && self.dialect.wrong_realm_is_mismatch && method != Method::CONNECTION_BIND {
+            let is_allocate = method == Method::ALLOCATE;
+            let code = if is_allocate { 437 } else { 441 };
+            return Err(without_challenge(code, Refusal::RealmForeign));
+        }
+        // A nonce that was never issued to this client proves nothing, whoever the user is, so that a flood of them costs no look-up. Step 6
+        // is for nonces that are too old.
         let nonce_state = self.nonces.verify(unix_s, nonce, scope);
-        let Ok(choice) = self.algorithm(message, nonce, nonce_state, scope.offered) else {
-            return Err(BAD_REQUEST);
+        // guard: V-22-unissued
+        if nonce_state == NonceState::Invalid {
+            return Err(self.reject(438, nonce_state.refusal(), unix_s, random, realm, scope));
+        }
+
+        // Step 3: the algorithm, where the nonce announces that there is a choice.
+        let Ok(choice) = self.algorithm(message, nonce, scope.offered) else {
+            return Err(without_challenge(400, Refusal::CredentialsMalformed));
         };
         let algorithm = choice.unwrap_or(PasswordAlgorithm::Md5);
 
@@ -300,13 +318,12 @@ impl Authenticator {
         } else {
             PasswordAlgorithm::Md5
         };
-        let is_own_realm = claimed_realm == realm.name().as_bytes();
         let terms = Terms {
             unix_s,
             accept_expired: self.credential_expiry == CredentialExpiry::Allocation
                 && method != Method::ALLOCATE,
             algorithm: checked,
-            refuse: !is_offered || !is_own_realm,
+            refuse: !is_offered || !is_realm,
         };
         let user = self.credentials.verify(realm, claim, terms, |keys| {
             let key = keys.integrity_key(checked, integrity);
@@ -315,7 +332,7 @@ impl Authenticator {
         let user = match user {
             Ok(user) => user,
             Err(why) => {
-                let why = match (is_own_realm, is_offered) {
+                let why = match (is_realm, is_offered) {
                     (false, _) => Refusal::RealmForeign,
                     (true, false) => Refusal::AlgorithmNotOffered,
                     (true, true) => why,
@@ -401,7 +418,6 @@ impl Authenticator {
         &self,
         message: &Message<'_>,
         nonce: &[u8],
-        nonce_state: NonceState,
         offered: &[PasswordAlgorithm],
     ) -> Result<Option<PasswordAlgorithm>, Inconsistent> {
         let features = SecurityFeatures::of(nonce).unwrap_or_default();
@@ -416,10 +432,7 @@ impl Authenticator {
             // guard: V-27-missing
             _ => return Err(Inconsistent),
         };
-        // A nonce that this server did not send to this client, perhaps before a change of configuration, says nothing about
-        // the list that went with it. Such a request ends in 401 or 438, never in success.
-        let is_list_sent =
-            nonce_state == NonceState::Invalid || is_list_of(list.as_bytes(), offered);
+        let is_list_sent = is_list_of(list.as_bytes(), offered);
         // guard: V-27-list
         if is_list_sent && list.contains(choice) {
             Ok(Some(choice))
@@ -430,6 +443,9 @@ impl Authenticator {
 
     /// Returns the list of PASSWORD-ALGORITHMS for a realm. A database knows the MD5 key alone of whoever is asked for.
     fn offered(&self, realm: &Realm) -> &'static [PasswordAlgorithm] {
+        if self.nonces.is_plain {
+            return &[]; // A plain nonce does not say that there is a choice.
+        }
         self.algorithms.offered(realm, self.asks == Asks::Users)
     }
 
@@ -441,7 +457,8 @@ impl Authenticator {
             realm: realm.name(),
             features: SecurityFeatures {
                 password_algorithms: !offered.is_empty(),
-                username_anonymity: self.username_anonymity
+                username_anonymity: self.dialect.username_anonymity
+                    && !self.nonces.is_plain
                     && realm.secrets().is_empty()
                     && self.asks == Asks::Never,
             },

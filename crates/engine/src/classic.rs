@@ -171,6 +171,7 @@ fn send_classic(
         .unverified
         .admit(now.time, source, request_len, bytes.len())
     {
+        out.withheld = None;
         return Outcome::Dropped(DropReason::UnverifiedBudget);
     }
     out.outbox.reply(to, |buffer| {

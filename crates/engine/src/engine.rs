@@ -228,6 +228,12 @@ impl<R: Random> Engine<R> {
         transaction_id(&mut self.random)
     }
 
+    /// Returns the error code of the answer that the last message did not get because its source has reached its limit
+    /// ([`DropReason::UnverifiedBudget`]); `None` if it was no error.
+    pub fn withheld_error(&self) -> Option<u16> {
+        self.out.withheld
+    }
+
     /// Handles an ICMP error that arrived at a relay socket (RFC 8656 §11.5).
     pub fn handle_icmp(&mut self, now: Now, relay: RelayHandle, error: IcmpError) -> Outcome {
         let (rules, allocations) = (&self.rules, &mut self.allocations);

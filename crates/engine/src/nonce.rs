@@ -14,6 +14,9 @@
 //! takes a thousand years at a million guesses a second. A forged nonce gains no more than an issued one: one request. The random
 //! part makes two nonces of one client in one second differ, and the next one unpredictable (V-20).
 //!
+//! Plain nonces are for whoever wants coturn's of 16 characters: base64 over the same without the cookie, with a tag of 8 bytes. They
+//! announce no feature.
+//!
 //! It is that short because a challenge goes to sources that proved nothing, and should have at most three times the bytes of its
 //! request (V-40).
 
@@ -39,27 +42,33 @@ const ISSUED_LEN: usize = 2;
 const RANDOM_LEN: usize = 2;
 const TAG_LEN: usize = 7;
 const RAW_LEN: usize = ISSUED_LEN + RANDOM_LEN + TAG_LEN;
+/// A plain nonce has one byte more of the tag, so that its base64 has 16 characters.
+const PLAIN_RAW_LEN: usize = RAW_LEN + 1;
 
 /// A client whose nonce is dated this far ahead of this server's clock comes from a server of the same fleet with a faster clock.
 const CLOCK_SKEW_S: u64 = 60;
 
 /// The value of a NONCE attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Nonce([u8; Self::LEN]);
+pub struct Nonce {
+    /// Zeros behind `len`.
+    bytes: [u8; Self::LEN],
+    len: usize,
+}
 
 impl Nonce {
-    /// The length of every nonce, in bytes.
+    /// The length of a nonce, in bytes; a plain one is shorter.
     pub const LEN: usize = 28;
 
     /// Returns the attribute's value.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for Nonce {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Nonce({})", self.0.escape_ascii())
+        write!(formatter, "Nonce({})", self.as_bytes().escape_ascii())
     }
 }
 
@@ -215,6 +224,8 @@ pub(crate) struct Nonces {
     /// The generation before the current one, still accepted.
     previous: Option<Hmac<Sha256>>,
     lifetime: NonceLifetime,
+    /// Whether nonces have no cookie, and announce no feature.
+    pub(crate) is_plain: bool,
 }
 
 impl Nonces {
@@ -224,6 +235,7 @@ impl Nonces {
             previous: previous.map(|key| mac(&key.0)),
             key,
             lifetime,
+            is_plain: false,
         }
     }
 
@@ -249,7 +261,7 @@ impl Nonces {
     }
 
     pub(crate) fn issue(&self, unix_s: u64, random: &mut impl Random, scope: Scope<'_>) -> Nonce {
-        let mut raw = [0; RAW_LEN];
+        let mut raw = [0; PLAIN_RAW_LEN];
         let (issued, rest) = raw.split_at_mut(ISSUED_LEN);
         let (unique, tag) = rest.split_at_mut(RANDOM_LEN);
         issued.copy_from_slice(&wrapping_seconds(unix_s).to_be_bytes());
@@ -257,22 +269,38 @@ impl Nonces {
         random.fill(unique);
         tag.copy_from_slice(&self.tag(&self.current, self.whole_time(unix_s), unique, scope));
 
-        let mut nonce = [0; Nonce::LEN];
-        let (cookie, encoded) = nonce.split_at_mut(COOKIE_LEN);
-        cookie.copy_from_slice(&scope.features.cookie());
+        let mut bytes = [0; Nonce::LEN];
+        let (cookie_len, raw_len) = self.lens();
+        let (cookie, encoded) = bytes.split_at_mut(cookie_len);
+        for (to, from) in cookie.iter_mut().zip(scope.features.cookie()) {
+            *to = from;
+        }
+        let (raw, _) = raw.split_at(raw_len);
         // Cannot fail: the constant assertion above says that the lengths fit.
-        let _ = STANDARD_NO_PAD.encode_slice(raw, encoded);
-        Nonce(nonce)
+        let encoded_len = STANDARD_NO_PAD.encode_slice(raw, encoded).unwrap_or(0);
+        Nonce {
+            bytes,
+            len: cookie_len + encoded_len,
+        }
+    }
+
+    /// Returns how many bytes of cookie a nonce has, and how many its base64 stands for.
+    fn lens(&self) -> (usize, usize) {
+        match self.is_plain {
+            true => (0, PLAIN_RAW_LEN),
+            false => (COOKIE_LEN, RAW_LEN),
+        }
     }
 
     pub(crate) fn verify(&self, unix_s: u64, nonce: &[u8], scope: Scope<'_>) -> NonceState {
-        let Some((cookie, encoded)) = nonce.split_at_checked(COOKIE_LEN) else {
+        let (cookie_len, raw_len) = self.lens();
+        let Some((cookie, encoded)) = nonce.split_at_checked(cookie_len) else {
             return NonceState::Invalid;
         };
-        let mut raw = [0; RAW_LEN];
+        let mut raw = [0; PLAIN_RAW_LEN];
         // guard: V-27-features
-        if cookie != scope.features.cookie()
-            || STANDARD_NO_PAD.decode_slice(encoded, &mut raw) != Ok(RAW_LEN)
+        if !self.is_plain && cookie != scope.features.cookie()
+            || STANDARD_NO_PAD.decode_slice(encoded, &mut raw) != Ok(raw_len)
         {
             return NonceState::Invalid;
         }
@@ -317,7 +345,7 @@ impl Nonces {
         issued_s: u64,
         unique: &[u8],
         scope: Scope<'_>,
-    ) -> [u8; TAG_LEN] {
+    ) -> [u8; TAG_LEN + 1] {
         let mut mac = key.clone();
         mac.update(&scope.features.cookie());
         mac.update(&issued_s.to_be_bytes());
@@ -333,9 +361,10 @@ impl Nonces {
         // Of variable length, therefore last.
         // guard: V-34-nonce
         mac.update(scope.realm.as_bytes());
-        let mut tag = [0; TAG_LEN];
+        let mut tag = [0; TAG_LEN + 1];
         let full = mac.finalize().into_bytes();
-        for (to, from) in tag.iter_mut().zip(full) {
+        let len = TAG_LEN + usize::from(self.is_plain);
+        for (to, from) in tag.iter_mut().zip(full).take(len) {
             *to = from;
         }
         tag

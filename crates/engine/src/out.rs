@@ -10,4 +10,6 @@ use crate::outbox::Outbox;
 pub(crate) struct Out {
     pub(crate) outbox: Outbox,
     pub(crate) changes: VecDeque<Change>,
+    /// The error code of the answer that was withheld last because of its source's limit; `None` if it was no error.
+    pub(crate) withheld: Option<u16>,
 }

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use turnbuckle_wire::WriteError;
+use turnbuckle_wire::{Message, WriteError};
 
 use crate::command::{Command, TunnelTarget};
 use crate::held::HeldPort;
@@ -97,12 +97,18 @@ impl Outbox {
         }
     }
 
-    /// Takes back the reply that was queued last.
-    pub(crate) fn take_back(&mut self) {
-        if let Some(Queued::Reply { len, .. }) = self.queue.last() {
-            self.bytes.truncate(self.bytes.len() - len);
-            self.queue.pop();
-        }
+    /// Takes back the reply that was queued last. Returns its error code, if it is an error.
+    pub(crate) fn take_back(&mut self) -> Option<u16> {
+        let &Queued::Reply { len, .. } = self.queue.last()? else {
+            return None;
+        };
+        let start = self.bytes.len() - len;
+        let message = Message::parse(self.bytes.get(start..)?).ok();
+        let error = message.and_then(|message| message.error_code().ok()?);
+        let code = error.map(|error| error.code);
+        self.bytes.truncate(start);
+        self.queue.pop();
+        code
     }
 
     pub(crate) fn open_relay(

@@ -153,6 +153,17 @@ fn question(request: &Request<'_>, rejection: &Rejection) -> Option<Question> {
     })
 }
 
+/// Returns the error code that a request without a fresh nonce usually gets; `None` if it is answered without proof.
+pub(crate) fn usual_refusal(request: &Request<'_>) -> Option<u16> {
+    let message = &request.message;
+    let has_integrity = message.has_integrity_sha256() || message.has_integrity_sha1();
+    match message.method() {
+        Method::BINDING => None,
+        _ if has_integrity => Some(STALE_NONCE),
+        _ => Some(UNAUTHENTICATED),
+    }
+}
+
 /// Returns whether the source's budget is exhausted and this request cannot change that. Only a request with a fresh nonce can be
 /// authenticated.
 ///

@@ -191,7 +191,7 @@ impl Out {
         {
             Outcome::Done
         } else {
-            self.outbox.take_back();
+            self.withheld = self.outbox.take_back();
             Outcome::Dropped(DropReason::UnverifiedBudget)
         }
     }

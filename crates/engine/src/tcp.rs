@@ -30,7 +30,8 @@ use std::sync::Arc;
 use turnbuckle_wire::{Class, MessageWriter, Method};
 
 pub(crate) use self::bind::{
-    bind_connection, control_connection, decline, renew_connections, take_over, token_holder,
+    bind_connection, control_connection, decline, refuse_datagram, renew_connections, take_over,
+    token_holder,
 };
 pub(crate) use self::ending::{
     end_connections, enforce_policy_on_connections, expire_connections, peer_disconnected,

@@ -111,8 +111,13 @@ impl Log {
     ) -> Self {
         let (shard, shards) = (scope.shard, scope.shards);
         let numbers = scope.numbers.clone();
-        let sessions =
-            || coturn::Sessions::new(scope.logged.wanted, shard, shards, &scope.realm, numbers);
+        let sessions = || {
+            let logged = scope.logged;
+            let mut sessions =
+                coturn::Sessions::new(logged.wanted, shard, shards, &scope.realm, numbers);
+            sessions.has_challenged = !logged.stateless_nonces;
+            sessions
+        };
         Self {
             coturn: (scope.persona == Persona::Turnserver).then(sessions),
             summaries: scope.logged.summaries.then(Summaries::default),
@@ -278,27 +283,14 @@ impl Log {
         }
     }
 
-    /// Logs a request that gets no response because `source` has reached its limit of responses.
-    pub(crate) fn suppressed(&mut self, source: IpAddr, request: &[u8], now: Time) {
+    /// Logs a request that does not get its error response of this `code` because `source` has reached its limit of responses.
+    pub(crate) fn suppressed(&mut self, source: IpAddr, code: u16, now: Time) {
         if let Some(sessions) = self
             .coturn
             .as_mut()
             .filter(|_| self.scope.logged.limits_answers)
         {
-            let line = sessions.suppressed(source, request, now);
-            self.lines(line);
-        }
-    }
-
-    /// Logs a request for a tunnel that is not told that it proved nothing because `source` has reached its limit of responses.
-    /// It `proves` if it had credentials.
-    pub(crate) fn suppressed_proof(&mut self, source: IpAddr, proves: bool, now: Time) {
-        if let Some(sessions) = self
-            .coturn
-            .as_mut()
-            .filter(|_| self.scope.logged.limits_answers)
-        {
-            let line = sessions.suppressed_proof(source, proves, now);
+            let line = sessions.suppressed(source, code, now);
             self.lines(line);
         }
     }

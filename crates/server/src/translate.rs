@@ -202,6 +202,7 @@ pub(crate) fn serving(config: &Config, descriptors: Option<u64>) -> Serving {
                 .requests
                 .unauthorized_replies_per_second
                 .is_some(),
+            stateless_nonces: config.authentication.requests.announcing_nonces,
         },
         coalesce: (config.datapath.coalesce_policy, config.datapath.coalesce),
     }
@@ -384,9 +385,9 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
         auth.add_rest_secret(secret.expose())
             .map_err(|error| format!("static-auth-secret: {error}"))?;
     }
+    auth.rest_separator = char::from(from.rest_separator);
     auth.credential_expiry = from.credential_expiry;
     auth.dialect.wrong_realm_is_mismatch = config.persona == Persona::Turnserver;
-    auth.rest_separator = char::from(from.rest_separator);
     if let Some(from) = &from.third_parties {
         let text = |error| format!("oauth-key: {error}");
         let mut third_parties = ThirdParties::new(&from.server_name).map_err(text)?;
@@ -399,6 +400,7 @@ fn authentication(config: &Config, keys: &KeyRing) -> Result<AuthConfig, String>
     }
     auth.nonce_lifetime = NonceLifetime::new(from.requests.nonce_lifetime)
         .ok_or("stale-nonce: 1 to 3600 seconds are allowed")?;
+    auth.dialect.plain_nonces = !from.requests.announcing_nonces;
     auth.nonce_key = Some(keys.nonces.clone());
     auth.guest_sources.clone_from(&from.guests.sources);
     auth.asks = match &from.database {

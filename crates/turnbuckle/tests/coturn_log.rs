@@ -14,7 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use turnbuckle_client::blocking::{Session, Target, code};
 use turnbuckle_client::{Credentials, UDP};
-use turnbuckle_wire::{ChannelNumber, Class, IntegrityKey, MessageWriter, Method, TransactionId};
+use turnbuckle_wire::{
+    ChannelNumber, Class, IntegrityKey, Message, MessageWriter, Method, TransactionId,
+};
 
 mod not_run;
 mod ports;
@@ -300,7 +302,7 @@ fn a_source_that_gets_no_more_answers_is_named_once_in_a_while_and_only_where_an
     let site = Site::new();
     let limit = ["--unauthorized-ratelimit", "--unauthorized-ratelimit-rps=3"];
     let bare = "401 rate-limit exceeded from 127.0.0.1, suppressing responses for this window";
-    let proving = "unauthorized-response rate-limit exceeded from 127.0.0.1, suppressing responses for this window";
+    let proving = "unauthorized-response rate-limit exceeded from 127.0.0.1 (error 438), suppressing responses for this window";
     for (words, is_limited) in [(&limit[..], true), (&[], false)] {
         let mut server = site.start(words);
         server.awaits("Total auth threads: 1");
@@ -332,6 +334,94 @@ fn a_source_that_gets_no_more_answers_is_named_once_in_a_while_and_only_where_an
                 "{pattern}"
             );
         }
+    }
+}
+
+//= V-22
+//= V-26
+#[test]
+fn what_proves_nothing_gets_coturns_answers() {
+    let site = Site::new();
+    let mut server = site.start(&[]);
+    server.awaits("Total auth threads: 1");
+    let socket = socket(site.port);
+    let ask = |request: &[u8]| {
+        socket.send(request).expect("sent");
+        let mut answer = vec![0; 1500];
+        let len = socket.recv(&mut answer).expect("answered");
+        answer.truncate(len);
+        let message = Message::parse(&answer).expect("a message");
+        let code = message.error_code().expect("whole").expect("an error").code;
+        let nonce = message.nonce().expect("whole").unwrap_or_default();
+        (code, nonce.to_vec())
+    };
+    let (code, issued) = ask(&request(Method::ALLOCATE, None));
+    assert_eq!(code, 401);
+    let (forged, realm) = (&b"deadbeefdeadbeefdeadbeef"[..], "example.org");
+    let allocate = |user, realm, nonce| forged_request(Method::ALLOCATE, user, realm, nonce);
+    let [alice, nobody] = ["alice", "nobody"].map(Some);
+    let refresh = forged_request(Method::REFRESH, alice, "elsewhere.org", Some(&issued));
+    let cases = [
+        (allocate(alice, realm, Some(forged)), 438),
+        (allocate(nobody, realm, Some(forged)), 438),
+        (allocate(alice, realm, Some(&issued)), 401),
+        (allocate(nobody, realm, Some(&issued)), 401),
+        (allocate(alice, "elsewhere.org", Some(&issued)), 437),
+        (refresh, 441),
+        (allocate(alice, realm, None), 400),
+        (allocate(None, realm, Some(&issued)), 400),
+        (request(Method::CONNECTION_BIND, None), 400),
+    ];
+    for (number, (request, expected)) in cases.iter().enumerate() {
+        assert_eq!(ask(request).0, *expected, "case {number}");
+    }
+}
+
+#[test]
+fn nonces_have_16_characters_where_coturn_would_store_them() {
+    let site = Site::new();
+    let mut server = site.start(&["--stateless-nonce=false"]);
+    server.awaits("Total auth threads: 1");
+    let socket = socket(site.port);
+    socket.send(&request(Method::ALLOCATE, None)).expect("sent");
+    let mut answer = vec![0; 1500];
+    let len = socket.recv(&mut answer).expect("answered");
+    let message = Message::parse(&answer[..len]).expect("a message");
+    let nonce = message.nonce().expect("whole").expect("there");
+    assert_eq!(nonce.len(), 16);
+    assert!(message.password_algorithms().expect("whole").is_none());
+    let other = "stateless-nonce: listener fast-path challenge active";
+    assert!(!server.has(other));
+}
+
+#[test]
+fn what_became_of_the_metrics_is_said_where_none_are_asked_for_too() {
+    let site = Site::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = free.local_addr().expect("bound").port();
+    drop(free);
+    let port = format!("--prometheus-port={port}");
+    let address = "--prometheus-address=127.0.0.1";
+    let nowhere = "--prometheus-cert=/nonexistent/cert.pem";
+    let cases: [(&[&str], &str); 3] = [
+        (&[], "prometheus collector disabled, not started"),
+        (
+            &["--prometheus", address, &port],
+            "prometheus collector started successfully",
+        ),
+        (
+            &[
+                "--prometheus-tls",
+                nowhere,
+                "--prometheus-key=/nonexistent/key.pem",
+            ],
+            "*prometheus TLS: could not read certificate*",
+        ),
+    ];
+    for (words, line) in cases {
+        let mut server = site.start(words);
+        server.awaits(line);
+        server.awaits("Total auth threads: 1");
     }
 }
 
@@ -460,6 +550,9 @@ fn socket(port: u16) -> UdpSocket {
 
 /// Returns a request that proves nothing: without credentials, or with wrong ones of a `user`.
 fn request(method: Method, user: Option<&str>) -> Vec<u8> {
+    if user.is_some() {
+        return forged_request(method, user, "example.org", Some(b"made up"));
+    }
     let mut bytes = vec![0; 1232];
     let transaction = TransactionId::new([7; 12]);
     let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
@@ -467,12 +560,30 @@ fn request(method: Method, user: Option<&str>) -> Vec<u8> {
         // What is shorter than any first request gets no challenge.
         writer.lifetime(600);
     }
+    let len = writer.finish().expect("it fits");
+    bytes.truncate(len);
+    bytes
+}
+
+/// Returns a request with an integrity attribute that no key makes.
+fn forged_request(
+    method: Method,
+    user: Option<&str>,
+    realm: &str,
+    nonce: Option<&[u8]>,
+) -> Vec<u8> {
+    let mut bytes = vec![0; 1232];
+    let transaction = TransactionId::new([7; 12]);
+    let mut writer = MessageWriter::new(&mut bytes, Class::Request, method, transaction);
+    writer.lifetime(600);
     if let Some(user) = user {
         writer.username(user.as_bytes());
-        writer.realm(b"example.org");
-        writer.nonce(b"made up");
-        writer.integrity(&IntegrityKey::sha1(&[0; 16]));
     }
+    writer.realm(realm.as_bytes());
+    if let Some(nonce) = nonce {
+        writer.nonce(nonce);
+    }
+    writer.integrity(&IntegrityKey::sha1(&[0; 16]));
     let len = writer.finish().expect("it fits");
     bytes.truncate(len);
     bytes

@@ -206,7 +206,6 @@ const WRONG: &[(&str, usize, &str)] = &[
     ("rest-api-separator=::", 1, "one ASCII character"),
     ("rest-api-separator=7", 1, "one ASCII character"),
     ("rest-api-separator=é", 1, "one ASCII character"),
-    ("stateless-nonce=false", 1, "always stateless"),
     ("stateless-nonce-secret=short", 1, "shorter than 16"),
     ("oauth", 1, "give `oauth-key` or `userdb` too"),
     ("server-name=x", 1, "without `oauth`"),

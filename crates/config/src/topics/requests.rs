@@ -18,6 +18,7 @@ const NONCE_SECRET_LEN_MIN: usize = 16;
 pub(crate) struct GivenRequests {
     nonce_lifetime: Duration,
     nonce_secret: Option<Secret>,
+    announcing_nonces: bool,
     pub(crate) binding_needs_credentials: bool,
     checks_origin: bool,
     limits_unauthorized: bool,
@@ -33,6 +34,8 @@ pub struct Requests {
     pub nonce_lifetime: Duration,
     /// Key of the nonces, so that they stay valid across restarts and machines; none means a random one for this process.
     pub nonce_secret: Option<Secret>,
+    /// Nonces announce security features (RFC 8489 §9.2).
+    pub announcing_nonces: bool,
     /// Binding requests need credentials too.
     pub binding_needs_credentials: bool,
     /// Requests about an allocation have to carry the ORIGIN of the one that created it.
@@ -82,13 +85,12 @@ pub(crate) const ROWS: &[Key] = &[
         "stateless-nonce",
         Group::Authentication,
         Kind::Flag,
-        "Nonces are computed, not stored.",
+        "Nonces are of RFC 8489: they announce SHA-256 and USERHASH. With false they have 16 \
+         characters and announce nothing, as coturn's stored ones. Either kind is computed and \
+         not stored, so that unproven requests cost no memory.",
     )
     .default("true")
-    .only(
-        &["true"],
-        "nonces are always stateless, so that unproven requests cost no memory",
-    ),
+    .works(flag!(announcing_nonces)),
     Key::new(
         "O-055",
         "stateless-nonce-secret",
@@ -192,6 +194,7 @@ pub(crate) fn finish(given: GivenRequests, findings: &mut Findings) -> Requests 
     Requests {
         nonce_lifetime: given.nonce_lifetime,
         nonce_secret: given.nonce_secret,
+        announcing_nonces: given.announcing_nonces,
         binding_needs_credentials: given.binding_needs_credentials,
         checks_origin: given.checks_origin,
         unauthorized_replies_per_second: limit.filter(|_| given.limits_unauthorized),

@@ -194,6 +194,172 @@ fn answers_401_to_unknown_users_wrong_passwords_and_wrong_realms() {
 }
 
 #[test]
+fn answers_438_to_a_nonce_that_was_not_issued_before_the_user_is_looked_up() {
+    //= V-22
+    //= V-26
+    let mut server = Server::with_users();
+    let whole = Request {
+        nonce: Some(b"deadbeefdeadbeefdeadbeef".to_vec()),
+        ..server.md5_request()
+    };
+    let of_nobody = Request {
+        username: Some(b"nobody".to_vec()),
+        ..whole.clone()
+    };
+    let forged = Request {
+        password: "looking-glass".into(),
+        ..whole.clone()
+    };
+    for request in [whole, of_nobody, forged] {
+        let rejection = server.send(&request).unwrap_err();
+        assert_eq!(rejection.code, 438);
+        assert!(!rejection.may_be_asked);
+        let nonce = rejection.challenge.unwrap().nonce.as_bytes().to_vec();
+        assert!(
+            server
+                .send(&Request {
+                    nonce: Some(nonce),
+                    username: Some(b"alice".to_vec()),
+                    password: "wonderland".into(),
+                    ..request
+                })
+                .is_ok()
+        );
+    }
+}
+
+#[test]
+fn plain_nonces_have_16_characters_and_offer_nothing() {
+    let mut config = users();
+    config.dialect.plain_nonces = true;
+    let mut server = Server::new(&config);
+    let challenge = server
+        .send(&Request::first())
+        .unwrap_err()
+        .challenge
+        .unwrap();
+    assert_eq!(challenge.nonce.as_bytes().len(), 16);
+    assert!(challenge.password_algorithms.is_empty());
+    let request = server.md5_request();
+    assert!(server.send(&request).is_ok());
+    for at in 0..16 {
+        let mut changed = request.clone();
+        changed.nonce.as_mut().unwrap()[at] ^= 1;
+        assert_eq!(server.send(&changed).unwrap_err().code, 438, "{at}");
+    }
+    server.advance(600);
+    assert_eq!(server.send(&request).unwrap_err().code, 438);
+}
+
+#[test]
+fn a_password_counts_as_it_is_written_and_as_it_is_prepared() {
+    //= STUN-074
+    //= V-25
+    let passwords = [
+        ("cafe\u{301}", Some("caf\u{e9}")),
+        ("two\u{a0}words", Some("two words")),
+        ("two\u{3000}words", Some("two words")),
+        ("\u{212b}ngstrom", Some("\u{c5}ngstrom")),
+        ("\u{1112}\u{1161}\u{11ab}gul", None),
+        ("soft\u{ad}hyphen", None),
+        ("\u{1f468}\u{200d}\u{1f469}", None),
+        ("tab\tbed", None),
+    ];
+    for (written, prepared) in passwords {
+        let mut config = AuthConfig::new("example.org").unwrap();
+        config.add_user("alice", written).unwrap();
+        config.add_user("bob", "builder").unwrap();
+        let mut server = Server::new(&config);
+        let tried = [
+            (written, true),
+            (prepared.unwrap_or(written), true),
+            ("cafe", false),
+        ];
+        for (password, is_good) in tried {
+            for algorithm in [PasswordAlgorithm::Md5, PasswordAlgorithm::Sha256] {
+                let request = Request {
+                    password: password.into(),
+                    ..server.request(Some(algorithm), Integrity::Sha1)
+                };
+                let proof = server.send(&request);
+                assert_eq!(proof.is_ok(), is_good, "{password:?} {algorithm:?}");
+                let of_another = Request {
+                    username: Some(b"bob".to_vec()),
+                    ..request
+                };
+                assert_eq!(server.send(&of_another).unwrap_err().code, 401);
+            }
+            let (now, realm) = (server.now, "example.org");
+            let by_password =
+                (server.authenticator).check_password(now, realm, "alice", password, false);
+            assert_eq!(by_password.is_ok(), is_good, "{password:?}");
+        }
+    }
+    let latin_1 = b"caf\xe9";
+    let mut realm = Realm::new("example.org").unwrap();
+    realm.add_user("alice", latin_1).unwrap();
+    assert!(realm.has_user("alice"));
+}
+
+#[test]
+fn a_changed_user_loses_the_password_that_was_written() {
+    let mut realm = Realm::new("example.org").unwrap();
+    realm.add_user("alice", "cafe\u{301}").unwrap();
+    let mut shared = Realm::new("example.org").unwrap();
+    shared.share_users(&realm);
+    assert!(shared.written().has("alice", "example.org"));
+    assert_eq!(realm.put_user_by_md5_key("alice", [7; 16]), Ok(true));
+    assert!(!realm.written().has("alice", "example.org"));
+    assert!(shared.remove_user("alice"));
+    assert!(!shared.written().has("alice", "example.org"));
+}
+
+#[test]
+fn a_shared_secret_counts_as_it_is_written_and_as_it_is_prepared() {
+    let realm_of = |secret: &str| {
+        let mut realm = Realm::new("example.org").unwrap();
+        realm.add_rest_secret(secret.as_bytes()).unwrap();
+        realm
+    };
+    let (decomposed, composed) = (realm_of("cafe\u{301}"), realm_of("caf\u{e9}"));
+    assert_eq!(
+        (decomposed.secrets().len(), composed.secrets().len()),
+        (2, 1)
+    );
+    let mut secrets = decomposed.secrets().iter();
+    assert!(secrets.any(|secret| secret.is_same_as(&composed.secrets()[0])));
+}
+
+#[test]
+fn a_wrong_realm_is_a_mismatch_where_coturns_answers_are_wanted() {
+    let mut config = users();
+    config.dialect.wrong_realm_is_mismatch = true;
+    let mut server = Server::new(&config);
+    let whole = server.md5_request();
+    for nonce in [whole.nonce.clone(), Some(b"never issued".to_vec())] {
+        for (method, code) in [
+            (Method::ALLOCATE, 437),
+            (Method::REFRESH, 441),
+            (Method::CREATE_PERMISSION, 441),
+            (
+                Method::CONNECTION_BIND,
+                if nonce == whole.nonce { 401 } else { 438 },
+            ),
+        ] {
+            let request = Request {
+                method,
+                nonce: nonce.clone(),
+                realm: Some(b"example.com".to_vec()),
+                ..whole.clone()
+            };
+            let rejection = server.send(&request).unwrap_err();
+            assert_eq!(rejection.code, code, "{method:?}");
+            assert_eq!(rejection.challenge.is_some(), matches!(code, 401 | 438));
+        }
+    }
+}
+
+#[test]
 fn prefers_sha256_when_both_integrity_attributes_are_there() {
     //= STUN-052
     let mut server = Server::with_users();

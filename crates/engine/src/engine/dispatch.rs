@@ -129,10 +129,15 @@ impl<R: Random> Engine<R> {
             return Outcome::Dropped(DropReason::ReplyQueueFull);
         }
         if proof::is_refused_anyway(request, rules, authenticator, allocations) {
+            out.withheld = proof::usual_refusal(request);
             return Outcome::Dropped(DropReason::UnverifiedBudget);
         }
         if is_binding {
             return binding::binding(request, rules, authenticator, allocations, out, random);
+        }
+
+        if let Some(refused) = tcp::refuse_datagram(request, rules, out) {
+            return refused;
         }
 
         // RFC 8489 §6.3: authentication first, unknown attributes after it

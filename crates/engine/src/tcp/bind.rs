@@ -20,7 +20,22 @@ use crate::request::Request;
 use crate::rules::Rules;
 use crate::time::{Now, Time};
 
-/// Handles a ConnectionBind request (RFC 6062 §5.4).
+/// Refuses a ConnectionBind request that came in a datagram, whoever sent it (RFC 6062 §5.4). Returns `None` for all others.
+pub(crate) fn refuse_datagram(
+    request: &Request<'_>,
+    rules: &Rules,
+    out: &mut Out,
+) -> Option<Outcome> {
+    let is_bind = request.message.method() == Method::CONNECTION_BIND;
+    if !is_bind || request.from.transport.is_stream() {
+        return None;
+    }
+    let reject = Reject::BadRequest("ConnectionBind over UDP");
+    let answer_len = out.reply_reject(&rules.config, &request.envelope(), None, reject);
+    Some(out.spend_unverified(rules, request, answer_len))
+}
+
+/// Handles a ConnectionBind request that came on a connection (RFC 6062 §5.4).
 pub(crate) fn bind_connection(
     request: &Request<'_>,
     proof: &Proof,
@@ -31,10 +46,8 @@ pub(crate) fn bind_connection(
     // a control connection stays one, and one that another shard has was one
     // guard: V-30-data-connection, V-30-third-shard
     let is_control = request.is_handed_on || allocations.client(&request.from).is_some();
-    if !request.from.transport.is_stream() || is_control {
-        return Err(Reject::BadRequest(
-            "ConnectionBind over UDP or on a control connection",
-        ));
+    if is_control {
+        return Err(Reject::BadRequest("ConnectionBind on a control connection"));
     }
     let Ok(Some(connection)) = request.message.connection_id() else {
         return Err(Reject::BadRequest("CONNECTION-ID missing or malformed"));

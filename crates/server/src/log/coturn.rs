@@ -54,7 +54,7 @@ pub(super) struct Sessions {
     refused_lines: Pace,
     refusals: Refusals,
     /// Whether the line about the first challenge was printed.
-    has_challenged: bool,
+    pub(super) has_challenged: bool,
 }
 
 impl Sessions {
@@ -280,28 +280,11 @@ impl Sessions {
         admitted
     }
 
-    /// Returns the line that coturn writes about a request that gets no response because its source has reached its limit of responses.
-    pub(super) fn suppressed(
-        &mut self,
-        source: IpAddr,
-        request: &[u8],
-        now: Time,
-    ) -> Option<String> {
+    /// Returns the line that coturn writes about a request that does not get its error response because its source has reached its limit of responses.
+    pub(super) fn suppressed(&mut self, source: IpAddr, code: u16, now: Time) -> Option<String> {
         let pace = &mut self.stranger_lines;
         self.refusals
-            .line(source, request, now, || pace.admit(now).is_some())
-    }
-
-    /// Returns the same line about a request for a tunnel, which `proves` if it has credentials.
-    pub(super) fn suppressed_proof(
-        &mut self,
-        source: IpAddr,
-        proves: bool,
-        now: Time,
-    ) -> Option<String> {
-        let pace = &mut self.stranger_lines;
-        self.refusals
-            .line_about(source, proves, now, || pace.admit(now).is_some())
+            .line(source, code, now, || pace.admit(now).is_some())
     }
 
     /// Notes the cipher suite and version that protect a client's connection.

@@ -38,6 +38,8 @@ pub(crate) struct Logged {
     pub(crate) summaries: bool,
     /// Whether responses to unauthenticated requests are limited for each source (`unauthorized-ratelimit`).
     pub(crate) limits_answers: bool,
+    /// Whether coturn's line about the first challenge is written, which it has no reason to write with `stateless-nonce=false`.
+    pub(crate) stateless_nonces: bool,
 }
 
 impl Logged {
@@ -50,5 +52,6 @@ impl Logged {
         requests: false,
         summaries: false,
         limits_answers: false,
+        stateless_nonces: false,
     };
 }

@@ -149,6 +149,8 @@ impl Secrets {
             !ended && realm && sound
         });
         match user {
+            // One that was never issued is refused before the user is looked up, one that is too old after it.
+            None if fresh.is_none() => Proof::refused(&[401, 438]),
             None => Proof::refused(&[401]),
             Some(_) if fresh.is_none() => Proof::refused(&[438]),
             Some(user) => Proof {

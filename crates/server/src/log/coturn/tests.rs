@@ -184,44 +184,37 @@ fn without_verbose_only_what_went_wrong_is_said() {
 }
 
 #[test]
-fn a_source_is_named_once_in_a_window_for_each_kind_of_request_and_never_for_binding() {
+fn a_source_is_named_once_in_a_window_for_challenges_and_once_for_other_responses() {
     //= V-50
     let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
-    let bare = message(Class::Request, None, "", "");
-    let proving = message(Class::Request, None, "example.org", "mallory");
-    let binding = [
-        0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
     let source = client(1).remote.ip();
     let mut told = Vec::new();
     for number in 0..30_000_u64 {
         let now = Time::from_nanos(1_000_000_000_000 + number * 100_000);
-        for request in [&bare[..], &proving, &binding] {
-            told.extend(sessions.suppressed(source, request, now));
+        for code in [401, 438, 400] {
+            told.extend(sessions.suppressed(source, code, now));
         }
     }
-    let ends = " rate-limit exceeded from 198.51.100.7, suppressing responses for this window";
+    let ends = "suppressing responses for this window";
     let of = |what: &str| {
-        let line = format!("{what}{ends}");
+        let line = format!("{what}, {ends}");
         told.iter().filter(|told| **told == line).count()
     };
+    let of_challenges = of("401 rate-limit exceeded from 198.51.100.7");
+    let of_others = of("unauthorized-response rate-limit exceeded from 198.51.100.7 (error 438)");
     // Three seconds.
-    assert_eq!(
-        (of("401"), of("unauthorized-response"), told.len()),
-        (3, 3, 6)
-    );
+    assert_eq!((of_challenges, of_others, told.len()), (3, 3, 6));
 }
 
 #[test]
 fn sources_without_number_are_named_at_the_pace_of_all_lines_about_strangers() {
     //= V-50
     let mut sessions = Sessions::new(EVERYTHING, 0, 1, "example.org", SessionNumbers::after(0));
-    let request = message(Class::Request, None, "", "");
     let mut count = 0;
     for number in 0..100_000_u32 {
         let now = Time::from_nanos(1_000_000_000_000 + u64::from(number) * 100_000);
         let source = IpAddr::from(number.to_be_bytes());
-        count += u64::from(sessions.suppressed(source, &request, now).is_some());
+        count += u64::from(sessions.suppressed(source, 401, now).is_some());
     }
     // Ten seconds.
     assert!(count <= STRANGER_LINES_PER_S * 11, "{count}");

@@ -79,7 +79,7 @@ fn failed(source: IpAddr, has_proof: bool, hub: &mut Hub) -> Refusal {
         return Refusal::Unauthorized;
     }
     let log = &mut hub.changes.log;
-    log.suppressed_proof(source, has_proof, hub.now.time);
+    log.suppressed(source, 401, hub.now.time);
     Refusal::TooManyAttempts
 }
 

@@ -32,7 +32,7 @@ impl Hub {
         if !self.parking.is_empty() {
             // guard: ask-once
             if self.parking.has(&client, datagram) {
-                return self.drop_request(DropReason::RequestInProgress, &client, datagram);
+                return self.drop_request(DropReason::RequestInProgress, &client);
             }
             // A connection's answers leave in the order of its requests, so that what waits there waits no longer.
             // guard: ask-order
@@ -136,7 +136,7 @@ impl Hub {
             },
             Outcome::Ask(_) => unreachable!("what is handled finally asks nobody"),
             // guard: V-50-lines
-            Outcome::Dropped(reason) => self.drop_request(reason, &client, datagram),
+            Outcome::Dropped(reason) => self.drop_request(reason, &client),
             // The ingress asks the right shard as soon as it knows that the client has no allocation here.
             Outcome::Elsewhere { .. } if self.across.has_ingress(&client) => {
                 self.counters.dropped(DropReason::NoAllocation, 1);
@@ -159,11 +159,13 @@ impl Hub {
     }
 
     /// Counts a request that gets no response, and logs it if its source has reached its limit of responses.
-    fn drop_request(&mut self, reason: DropReason, client: &ClientTuple, request: &[u8]) {
+    fn drop_request(&mut self, reason: DropReason, client: &ClientTuple) {
         self.counters.dropped(reason, 1);
-        if reason == DropReason::UnverifiedBudget {
+        if reason == DropReason::UnverifiedBudget
+            && let Some(code) = self.engine.withheld_error()
+        {
             let source = client.remote.ip();
-            self.changes.log.suppressed(source, request, self.now.time);
+            self.changes.log.suppressed(source, code, self.now.time);
         }
     }
 
