@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::entry::{Entry, Support};
 use crate::file::{Setting, printable};
 use crate::problem::{Note, Origin};
+use crate::raw::text_of;
 use crate::value::Kind;
 
 /// The file that is read when none is named.
@@ -50,32 +51,6 @@ pub(crate) fn parse(path: &str, content: &[u8], notes: &mut Vec<Note>) -> Vec<Se
         });
     }
     settings
-}
-
-/// The character that stands for byte 0 of what is not UTF-8, in a plane of private use. That of byte 255 is the last that there is.
-const RAW: u32 = 0x0010_FF00;
-
-/// Returns a line as text, from which [`bytes_of`] makes the same bytes again: coturn's files have passwords in Latin-1 too.
-fn text_of(line: &[u8]) -> String {
-    let mut text = String::with_capacity(line.len());
-    for chunk in line.utf8_chunks() {
-        text.push_str(chunk.valid());
-        let raw = chunk.invalid().iter();
-        text.extend(raw.filter_map(|byte| char::from_u32(RAW + u32::from(*byte))));
-    }
-    text
-}
-
-/// Returns the bytes that a value was written in.
-pub(crate) fn bytes_of(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    for character in text.chars() {
-        match u32::from(character).checked_sub(RAW).map(u8::try_from) {
-            Some(Ok(raw)) => bytes.push(raw),
-            _ => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-    bytes
 }
 
 /// Turns the value into one that the table takes: flags by their first letter, numbers by their leading digits and within their bounds.

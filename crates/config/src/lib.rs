@@ -24,6 +24,7 @@ mod machine;
 mod names;
 mod persona;
 mod problem;
+mod raw;
 mod reload;
 mod removed;
 mod render;

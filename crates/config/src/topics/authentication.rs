@@ -11,10 +11,10 @@ use super::third_parties::{self, ThirdParties};
 use crate::choice::{Choice, kind_of};
 use crate::entry::{Group, Need};
 use crate::findings::Findings;
-use crate::lenient::bytes_of;
 use crate::machine::Machine;
 use crate::persona::Persona;
 use crate::problem::{Note, Origin, Problem};
+use crate::raw::bytes_of;
 use crate::row::{Row, Setting, Topic, VALUE_COUNTS, choice, each, flag, one};
 use crate::value::Kind;
 

@@ -126,7 +126,10 @@ fn a_nonce_is_good_in_the_realm_it_was_given_in() {
 fn a_request_of_another_origin_than_its_realm_is_refused() {
     let mut server = Server::with(two_realms);
     let mut alice = server.client(CLIENT);
+    assert_eq!(code_of(&mut server, &mut alice, ORIGIN), Some(438));
+    alice.nonce = challenge(&mut server, &mut alice, ORIGIN).1;
     assert_eq!(code_of(&mut server, &mut alice, ORIGIN), Some(401));
+    alice.nonce = challenge(&mut server, &mut alice, b"").1;
     assert_eq!(code_of(&mut server, &mut alice, b""), None);
 }
 
@@ -285,7 +288,7 @@ fn a_realm_that_is_gone_has_no_users_any_more() {
         writer.origin(ORIGIN);
     });
     let answer = server.exchange(whirrun.tuple, &request);
-    assert_eq!(answer.code(), Some(401));
+    assert_eq!(answer.code(), Some(438), "the nonce was one of that realm");
     let message = answer.message();
     assert_eq!(message.realm().unwrap(), Some(REALM.as_bytes()));
 }

@@ -23,6 +23,15 @@ fn a_user_who_is_added_or_removed_is_so_for_the_next_request() {
     let transaction = alice.next_transaction();
     let request = alice.request(Method::REFRESH, transaction, |_| {});
     let refused = server.exchange(alice.tuple, &request);
+    assert_eq!(
+        refused.code(),
+        Some(438),
+        "other algorithms are offered now"
+    );
+    server.challenge(&mut alice);
+    let transaction = alice.next_transaction();
+    let request = alice.request(Method::REFRESH, transaction, |_| {});
+    let refused = server.exchange(alice.tuple, &request);
     assert_eq!(refused.code(), Some(401), "alice is gone");
     assert_eq!(
         server.engine.statistics().allocations,

@@ -781,7 +781,7 @@ fn a_database_is_to_be_asked_about_whom_it_may_have() {
             let expected = expected.filter(|_| asks == Asks::Users);
             assert_eq!(question(name, "mirror"), expected);
         }
-        for (name, password) in [("car\0ol", "x"), ("", "x"), ("carol", "won\u{7}der")] {
+        for (name, password) in [("car\0ol", "x"), ("", "x"), ("carol", "")] {
             assert_eq!(question(name, password), None, "{name:?}");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use turnbuckle_wire::{AddressFamily, AttributeType, Class, Message, Method};
 

@@ -9,7 +9,12 @@ fn connection_bind_needs_a_stream_and_a_connection_that_waits() {
     let (mut server, mut client, _) = started();
     let id = connect(&mut server, &mut client, PEER);
     let mut udp = server.client("203.0.113.9:1");
-    assert_eq!(bind(&mut server, &mut udp, id).code(), Some(400));
+    let transaction = udp.next_transaction();
+    let request = bare(Method::CONNECTION_BIND, transaction, |writer| {
+        writer.connection_id(id.0);
+    });
+    let refused = server.exchange(udp.tuple, &request);
+    assert_eq!(refused.code(), Some(400), "whoever asks");
     let mut data = alice(&mut server, 2);
     let answer = server.ask(&mut data, Method::CONNECTION_BIND, |_| {});
     assert_eq!(answer.code(), Some(400));
