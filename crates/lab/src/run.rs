@@ -61,9 +61,13 @@ impl Case<'_> {
             .transpose()?;
         let kernel_threads = hosts.relay_kernel_threads()?;
         let load = start(&hosts.load, "load", &commands.load, &hosts.load.cpus)?;
-        let ready = load.event("ready", TIMEOUT);
-        let checked = ready.and_then(|ready| check_clients(&ready).map(|()| ready));
-        let ready = checked.with_context(|| self.advice())?;
+        let ready = load
+            .event("ready", TIMEOUT)
+            .with_context(|| self.advice())?;
+        check_clients(&ready).map_err(|error| match has_code(&ready) {
+            true => error,
+            false => error.context(self.advice()),
+        })?;
         let window = Duration::from_secs_f64(self.window_s);
         let warm_up = Duration::from_secs_f64(self.warm_up_s);
         load.event("measuring", TIMEOUT + warm_up)?;
@@ -343,6 +347,12 @@ pub(crate) fn check_clients(ready: &Value) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Returns whether the server answered the first refused client with an error code (RFC 8489 §14.8): it is reached, and refuses.
+fn has_code(ready: &Value) -> bool {
+    let refusals = ready["refusals"].as_str().unwrap_or_default();
+    refusals.starts_with(|first: char| first.is_ascii_digit())
 }
 
 fn start(host: &Host, title: &str, words: &[String], cpus: &CpuList) -> Result<Program> {
