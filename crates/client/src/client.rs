@@ -428,9 +428,9 @@ impl Client {
                 Path::Indications => Method::CREATE_PERMISSION,
                 Path::Connection => Method::CONNECT,
             };
-            // Both peers of a dual allocation are requested in the same way.
-            if self.second_peer().is_none() || self.way.is_second_open || method == Method::REFRESH
-            {
+            // Both peers of a dual allocation are requested in the same way. A companion is named before the first request that counts.
+            let is_last = self.second_peer().is_none() || self.way.is_second_open;
+            if self.way.is_companion_named && (is_last || method == Method::REFRESH) {
                 self.way.count += 1;
             }
             self.begin(now, method);
