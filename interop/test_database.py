@@ -109,7 +109,7 @@ def a_configuration_that_is_read_again_holds_beside_the_database(hosts, tmp_path
         add("bob", "builder")
         waiting.await_condition(lambda: _answer(hosts, server, "bob", "builder") is None, "an allocation for bob")
         assert _answer(hosts, server, "carol", "singer") is None
-        assert reload("") == ["user", "verbose"]
+        assert reload("user-quota=0\n") == ["user", "verbose"]
         assert _answer(hosts, server, "carol", "singer") == 401
         assert _answer(hosts, server, "bob", "builder") is None
 

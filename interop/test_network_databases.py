@@ -106,7 +106,7 @@ def a_configuration_that_is_read_again_holds_beside_the_database_also_while_it_h
             # Each may have been asked for before all are read again, so that the one says nothing about the other.
             waiting.await_condition(lambda: _answer(hosts, server, name, password) is None, f"an allocation for {name}")
         database.hang()
-        assert reload("")["changed"] == ["user"]
+        assert reload("user-quota=0\n")["changed"] == ["user"]
         assert _answer(hosts, server, "carol", "singer") == 401
         assert _answer(hosts, server, "alice", "wonderland") is None
         database.go_on()

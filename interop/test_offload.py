@@ -384,7 +384,7 @@ def a_device_whose_driver_has_no_xdp_is_relayed_by_user_space_and_on_does_not_st
         assert "native on " in line and "; not on slow: " in line
     with _started(hosts, command, "--xdp", "on", "--listening-ip", bridge) as relay:
         assert relay.wait() == 1
-        assert "xdp: slow: " in relay.output
+        assert "`xdp`: slow: " in relay.output
 
 
 def the_doctor_names_what_is_in_the_way_and_says_so_with_its_exit_code(hosts, command, bridge):
@@ -423,7 +423,7 @@ def a_device_with_another_program_keeps_it_and_its_clients_are_relayed_by_the_re
         assert "; not on client: " in server.output
         with _started(hosts, command, "--xdp", "on") as relay:
             assert relay.wait() == 1
-            assert "xdp: client: " in relay.output
+            assert "`xdp`: client: " in relay.output
     finally:
         subprocess.run([*device, "xdpgeneric", "off"], check=True, capture_output=True)
 
