@@ -237,6 +237,11 @@ fn every_change_by_the_socket_or_at_the_console_leaves_one_line_and_what_changes
             "" => assert_eq!(lines, [""; 0], "{typed}"),
             what => assert_eq!(lines, [what], "{typed}"),
         }
+        if typed == "drain" {
+            // The switches end the only allocation, and a drained relay without any ends.
+            audited.ask("DELETE", "/v1/drain");
+            audited.lines();
+        }
     }
     for typed in SHOWN {
         visitor.says(typed);
