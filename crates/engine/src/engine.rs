@@ -229,7 +229,7 @@ impl<R: Random> Engine<R> {
     }
 
     /// Returns the error code of the answer that the last message did not get because its source has reached its limit
-    /// ([`DropReason::UnverifiedBudget`]); `None` if it was no error.
+    /// ([`DropReason::UnverifiedBudget`](crate::DropReason::UnverifiedBudget)); `None` if it was no error.
     pub fn withheld_error(&self) -> Option<u16> {
         self.out.withheld
     }

@@ -39,8 +39,8 @@ pub(crate) const ROWS: &[Key] = &[
         "stun-only",
         Group::Stun,
         Kind::Flag,
-        "Serves Binding requests only: TURN requests are not answered, and requests for tunnels get \
-         501. A reload that sets it ends all allocations and tunnels.",
+        "Serves Binding requests only: TURN requests are not answered, and requests for tunnels \
+         get 501. A reload that sets it ends all allocations and tunnels.",
     )
     .short('S')
     .default("false")

@@ -124,7 +124,10 @@ pub(crate) fn choose(
         };
         findings.note(
             "listening-ip",
-            format!("this machine has only loopback addresses now; {what} once it gets another, which is then used without a restart"),
+            format!(
+                "this machine has only loopback addresses now; {what} once it gets another, which \
+                 is then used without a restart"
+            ),
         );
     }
     Chosen {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::{ContentType, ProtocolVersion, ServerConfig};
 
 use super::kept::Kept;
 use crate::log::Seal;
@@ -239,15 +239,21 @@ impl TlsSession {
     }
 
     /// Appends what the other side is told after an error: the alert, behind what the same message was answered with before it
-    /// failed (in TLS 1.3 a ServerHello). Once all of that is taken out, rustls looks at what came again, and fails again.
+    /// failed (in TLS 1.3 a ServerHello). Nothing more is asked for behind it: rustls would look at what came again, and fail again.
     fn encode_alert(&mut self, records: &mut [u8], raw: &mut Vec<u8>) {
         loop {
             let UnbufferedStatus { state, .. } = self.tls.process_tls_records(&mut *records);
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
                 return;
             };
+            let start = raw.len();
             // Without the alert the connection is closed all the same.
-            if encode(|target| data.encode(target), raw).is_err() {
+            let is_encoded = encode(|target| data.encode(target), raw).is_ok();
+            let may_follow = matches!(
+                raw.get(start).map(|&first| ContentType::from(first)),
+                Some(ContentType::Handshake | ContentType::ChangeCipherSpec)
+            );
+            if !is_encoded || !may_follow {
                 return;
             }
         }
