@@ -1,6 +1,6 @@
 //! Lines of files that are not UTF-8, as text that can be turned back into their bytes.
 
-/// The character that stands for byte 0 of what is not UTF-8, in a plane of private use. That of byte 255 is the last that there is.
+/// Stands for byte 0 of a line that is not UTF-8: the first of 256 private-use characters.
 const RAW: u32 = 0x0010_FF00;
 
 /// Returns a line as text, from which [`bytes_of`] makes the same bytes again: coturn's files have passwords in Latin-1 too.

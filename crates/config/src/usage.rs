@@ -54,7 +54,7 @@ impl Config {
         let mut secure = address;
         secure.set_port(self.tls.port);
         let has_udp = self.addresses.udp;
-        // Connections may come by way of proxies, whose address nobody knows here.
+        // A proxy may stand in front, and its address is not known here.
         let has_streams = self.protocols.proxies.port.is_none();
         let has_tcp = has_streams && self.addresses.tcp;
         let has_tls = has_streams && self.tls.files().is_some();

@@ -41,7 +41,7 @@ impl BatchSize {
 reasons! {
     /// What a socket for datagrams is for.
     pub enum SocketPurpose {
-        /// Listeners: clients by UDP, DTLS and QUIC.
+        /// Listeners for UDP, DTLS and QUIC.
         Listener = "listener",
         /// Relay sockets of one allocation.
         Relay = "relay",

@@ -300,7 +300,7 @@ impl Authenticator {
             return Err(self.reject(438, nonce_state.refusal(), unix_s, random, realm, scope));
         }
 
-        // Step 3: the algorithm, where the nonce announces that there is a choice.
+        // Step 3: the algorithm, if the nonce announces a choice.
         let Ok(choice) = self.algorithm(message, nonce, scope.offered) else {
             return Err(without_challenge(400, Refusal::CredentialsMalformed));
         };
@@ -444,7 +444,7 @@ impl Authenticator {
     /// Returns the list of PASSWORD-ALGORITHMS for a realm. A database knows the MD5 key alone of whoever is asked for.
     fn offered(&self, realm: &Realm) -> &'static [PasswordAlgorithm] {
         if self.nonces.is_plain {
-            return &[]; // A plain nonce does not say that there is a choice.
+            return &[]; // A plain nonce announces no choice.
         }
         self.algorithms.offered(realm, self.asks == Asks::Users)
     }

@@ -19,7 +19,7 @@ pub enum Refusal {
     NoCapacity,
     /// The request is for something else than a tunnel.
     NotFound,
-    /// The request is for a way of connecting that there is not here (RFC 9220 §3), or relaying is switched off.
+    /// This server does not offer the requested protocol (RFC 9220 §3), or relaying is switched off.
     NotServed,
     /// The policy forbids the target.
     Prohibited,

@@ -149,7 +149,7 @@ impl Resolver {
         if waiting.count >= QUEUE {
             return false;
         }
-        // A thread for each user in line; where no further one can be started, those that there are get to it.
+        // One thread for each waiting user. If none can be started, the running ones serve the queue.
         let is_next = !waiting.of_user.contains_key(&question.user);
         let is_short = waiting.idle <= waiting.turns.len();
         if is_next && is_short && waiting.threads < line.threads_max {

@@ -27,7 +27,7 @@ use crate::time::Now;
 
 /// What the host has not answered in time.
 const LATE: Reject = Reject::InsufficientCapacity(Refusal::Limit(Limit::SocketLate));
-/// A reserved port that there is no room for.
+/// The limit on reserved ports is reached.
 const FULL: Refusal = Refusal::Limit(Limit::Reservations);
 
 /// Ends the pending state: an allocation and a success response, or neither and a 508.
