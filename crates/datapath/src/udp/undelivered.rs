@@ -5,6 +5,7 @@
 //! are noted, and asked in the next look (`SO_MEMINFO`). The cmsg of `SO_RXQ_OVFL` would come with every datagram behind the first loss, and would not say
 //! what was lost behind the last one.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::handler::DatagramHandler;
@@ -14,11 +15,19 @@ use crate::sockets::table::{Bound, Table};
 /// How often sockets are asked.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Sockets asked in one turn. Each costs a system call, and packets wait meanwhile.
+const LOOK_MAX: usize = 32;
+
+/// Time until the rest is asked, if no packet wakes the shard before.
+const REST: Duration = Duration::from_millis(1);
+
 /// The sockets to ask, and when that was done last.
 #[derive(Debug, Default)]
 pub(crate) struct Undelivered {
-    noted: Vec<EndpointId>,
+    noted: VecDeque<EndpointId>,
     looked_ns: u64,
+    /// Sockets at the front of `noted` that are still to be asked in this look.
+    due: usize,
 }
 
 impl Undelivered {
@@ -27,20 +36,22 @@ impl Undelivered {
     pub(crate) fn note(&mut self, bound: &mut Bound) {
         if !bound.socket.is_noted {
             bound.socket.is_noted = true;
-            self.noted.push(bound.endpoint.id);
+            self.noted.push_back(bound.endpoint.id);
         }
     }
 
     /// Returns how long to wait at most, so that what is noted is asked before long.
     #[inline]
     pub(crate) fn bound(&self, timeout: Option<Duration>) -> Option<Duration> {
-        match self.noted.is_empty() {
-            true => timeout,
-            false => Some(timeout.map_or(LOOK, |timeout| timeout.min(LOOK))),
-        }
+        let most = match (self.noted.is_empty(), self.due) {
+            (true, _) => return timeout,
+            (false, 0) => LOOK,
+            (false, _) => REST,
+        };
+        Some(timeout.map_or(most, |timeout| timeout.min(most)))
     }
 
-    /// Asks the sockets that are noted, once a second.
+    /// Asks the noted sockets once a second, [`LOOK_MAX`] in a turn.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -48,17 +59,23 @@ impl Undelivered {
         now_ns: u64,
         handler: &mut impl DatagramHandler,
     ) {
-        if !self.noted.is_empty()
+        if self.due == 0
+            && !self.noted.is_empty()
             && u128::from(now_ns - self.looked_ns.min(now_ns)) >= LOOK.as_nanos()
         {
             self.looked_ns = now_ns;
+            self.due = self.noted.len();
+        }
+        if self.due > 0 {
             self.look_now(table, handler);
         }
     }
 
     #[cold]
     fn look_now(&mut self, table: &mut Table, handler: &mut impl DatagramHandler) {
-        for id in self.noted.drain(..) {
+        let count = self.due.min(LOOK_MAX);
+        self.due -= count;
+        for id in self.noted.drain(..count) {
             if let Some(bound) = table.get_mut(id) {
                 bound.socket.is_noted = false;
                 report(bound, handler);
